@@ -1,0 +1,234 @@
+"""The batch sampler whose global batches are the same on any number of ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Sampler
+
+from samplers.passes import Pass, Share, check_tail
+from samplers.plan import BatchPlan
+from samplers.ranks import resolve_ranks
+from samplers.settings import SettingTypeError, whole_number
+from samplers.sources import shuffled_order
+from samplers.state import VERSION, Position, check_matches, read_position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from samplers.orders import Order
+    from samplers.report import PlanReport
+
+__all__ = ["FixedGlobalBatchSampler"]
+
+
+class FixedGlobalBatchSampler(Sampler[list[int]]):
+    """Yields this rank's micro-batches, lists of dataset indices; give it to a DataLoader as `batch_sampler`.
+
+    Global batch number k of an epoch holds the same rows whatever the number of ranks, the size of micro-batches, the
+    number of workers and the place where training was interrupted. Its rows are dealt to ranks like cards. Every rank
+    yields the same number of micro-batches, none smaller than `min_per_device`.
+
+    After a whole pass, iterating again moves to the next epoch by itself; an abandoned pass is repeated. A pass is
+    whole when its last micro-batch was drawn.
+
+    Args:
+        source: a dataset with `__len__`, a number of rows, or an order.
+        global_size: rows of one optimizer step over all ranks.
+        rank: this rank; with `world_size` left out too, both come from torch.distributed.
+        world_size: number of ranks.
+        seed: of the shuffle, 0 where None; an order that has its own seed must have the same.
+        tail: rows beyond the last whole global batch: `drop` leaves them out; `pad` fills the batch with rows from
+            the start of the epoch's order; `spread` makes a smaller step of them where every rank gets
+            `min_per_device` rows, and else leaves them out; `carry` opens the next epoch with them.
+        min_per_device: fewest rows of a micro-batch.
+        max_per_device: most rows of a micro-batch, None for no limit; larger shares are accumulated.
+        pad_weight: 0, padded rows do not count, or 1, they count like any other.
+        allow_global_size_change: whether a state written with another global size is continued, by rows.
+
+    Raises:
+        ValueError: settings that contradict each other, a rank that would idle, or no step in an epoch.
+
+    >>> sampler = FixedGlobalBatchSampler(10, 4, rank=0, world_size=2, min_per_device=1)
+    >>> len(sampler), sampler.share(1)
+    (2, Share(step=1, rows=2, real_rows=2, global_rows=4, last_in_step=True))
+    """
+
+    def __init__(  # noqa: PLR0913 - each setting is an option of its own
+        self,
+        source: object,
+        global_size: int,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        seed: int | None = None,
+        tail: str = "drop",
+        min_per_device: int = 16,
+        max_per_device: int | None = None,
+        pad_weight: int = 0,
+        allow_global_size_change: bool = False,
+    ) -> None:
+        self.rank, size = resolve_ranks(rank, world_size)
+        self.plan = BatchPlan(global_size, size, min_per_device, max_per_device)
+        self.plan.check_works(self.rank)
+        self.order: Order = shuffled_order(source, seed)
+        self.n = len(self.order)
+        self.tail = check_tail(self.plan, self.n, tail)
+        self._pad_counts = _check_pad_weight(pad_weight)
+        self._global_size_may_change = _check_switch(allow_global_size_change)
+        self._phase = 0  # with `carry`: where global batches are cut in the endless row of epochs, modulo global_size
+        self._whole = False
+        self._passes = 0
+        self._pass = self._pass_at(Position())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Start the next pass: a new epoch after a whole pass, else the same pass again."""
+        if self._whole:
+            self._enter(self._pass.epoch + 1)
+        self._passes += 1
+        return self._run(self._pass, self._passes)
+
+    def _run(self, current: Pass, number: int) -> Iterator[list[int]]:
+        left = current.micro_batches
+        for rows in current.draw(self.rank, self.order):
+            left -= 1
+            if left == 0 and number == self._passes:
+                self._whole = True
+            yield rows
+
+    def __len__(self) -> int:
+        """Micro-batches that iterating now yields on this rank, exactly."""
+        current = self._pass_of(self._pass.epoch + 1) if self._whole else self._pass
+        return current.micro_batches
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the current pass."""
+        return self._pass.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass.
+
+        The epoch of a state that was loaded keeps its position; another epoch starts at its beginning, and so does the
+        same epoch after a whole pass.
+        """
+        wanted = whole_number("epoch", epoch, minimum=0, remedy="count epochs from 0")
+        if wanted != self._pass.epoch or self._whole:
+            self._enter(wanted)
+
+    def share(self, micro_batch: int) -> Share:
+        """Describe micro-batch number `micro_batch` (from 0) of the current pass, in O(1).
+
+        Raises:
+            IndexError: the pass has no such micro-batch.
+        """
+        number, count = whole_number("micro_batch", micro_batch), self._pass.micro_batches
+        if not 0 <= number < count:
+            raise IndexError(
+                f"micro_batch={number} lies outside the pass of epoch {self.epoch}, which has {count} micro-batches: "
+                f"it must be from 0 to {count - 1}"
+            )
+        return self._pass.share(self.rank, number)
+
+    def report(self) -> PlanReport:
+        """Describe an epoch of this sampler: data in fields, text by `str()`."""
+        return self.plan.report(self.n, self.tail)
+
+    def state_dict(self, rows_done: int) -> dict[str, Any]:
+        """Return the position after `rows_done` rows as a small JSON object, the same on every rank.
+
+        Args:
+            rows_done: rows of the current pass's epoch that training has finished with, over all ranks, counted from
+                the start of the epoch (also in a pass that was resumed). The loop knows; the sampler does not, since
+                the workers of a loader draw ahead.
+
+        Raises:
+            ValueError: training cannot stand there: not between two steps of the current pass.
+        """
+        position = self._position_after(whole_number("rows_done", rows_done, minimum=0, remedy="count finished rows"))
+        return {
+            "version": VERSION,
+            "epoch": position.epoch,
+            "rows": position.rows,
+            "carried": position.carried,
+            **self._identity(),
+        }
+
+    def _position_after(self, rows: int) -> Position:
+        current, step = self._pass, self.plan.global_size
+        if rows == current.end or (rows == current.places and current.tail != "carry"):
+            return self._next_position()
+        if current.start <= rows < current.end and (rows - current.start) % step == 0:
+            return Position(current.epoch, rows, current.carried)
+        raise ValueError(
+            f"rows_done={rows} is no place between two steps of epoch {current.epoch}: this pass starts at "
+            f"{current.start} rows, takes global_size={step} per step and ends at {current.end}; count the rows of "
+            "finished steps from the start of the epoch"
+        )
+
+    def _next_position(self) -> Position:
+        carried = self._pass.places - self._pass.end if self.tail == "carry" else 0
+        return Position(self._pass.epoch + 1, 0, carried)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_global_size_change: bool | None = None) -> None:
+        """Continue where `state` stands, on any number of ranks and with any micro-batch size.
+
+        Args:
+            state: what `state_dict` returned on any rank of any world.
+            allow_global_size_change: overrides the constructor's for this call.
+
+        Raises:
+            ValueError: the state does not fit: both sides are shown.
+        """
+        may_change = self._global_size_may_change
+        if allow_global_size_change is not None:
+            may_change = _check_switch(allow_global_size_change)
+        check_matches(state, self._identity(), global_size_may_change=may_change)
+        position = read_position(state, self.n)
+        self._phase = (position.epoch * self.n - position.carried + position.rows) % self.plan.global_size
+        self._whole = False
+        self._passes += 1
+        self._pass = self._pass_at(position)
+        if self._pass.steps == 0:
+            self._pass = self._pass_at(self._next_position())
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "n": self.n,
+            "order": self.order.identity(),
+            "global_size": self.plan.global_size,
+            "tail": self.tail,
+        }
+
+    def _enter(self, epoch: int) -> None:
+        self._pass = self._pass_of(epoch)
+        self._whole = False
+        self._passes += 1
+
+    def _pass_of(self, epoch: int) -> Pass:
+        """The whole pass of an epoch."""
+        carried = (epoch * self.n - self._phase) % self.plan.global_size if self.tail == "carry" and epoch else 0
+        return self._pass_at(Position(epoch, 0, carried))
+
+    def _pass_at(self, position: Position) -> Pass:
+        return Pass(
+            plan=self.plan,
+            n=self.n,
+            tail=self.tail,
+            epoch=position.epoch,
+            start=position.rows,
+            carried=position.carried,
+            pad_counts=self._pad_counts,
+        )
+
+
+def _check_pad_weight(value: object) -> bool:
+    if isinstance(value, bool) or value not in (0, 1):
+        raise ValueError(f"pad_weight={value!r}: it must be 0 (padded rows do not count) or 1 (they count)")
+    return bool(value)
+
+
+def _check_switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise SettingTypeError(f"allow_global_size_change={value!r}: it must be True or False")
+    return value

@@ -1,0 +1,166 @@
+"""The global batches of one pass through an epoch, by arithmetic alone.
+
+A pass runs over places: with the tails `drop`, `pad` and `spread` place p is position p of the epoch's order (and place
+p >= n, which only `pad` has, is position p mod n again). With `carry` the first `carried` places are the last positions
+of the epoch before, and the epoch's own positions follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from samplers.orders import Order
+    from samplers.permutation import Integers
+    from samplers.plan import BatchPlan
+
+__all__ = ["TAILS", "Pass", "Share", "check_tail"]
+
+TAILS = ("drop", "pad", "spread", "carry")
+
+_AHEAD = 4_096
+"""Rows that are drawn at once: enough for numpy to be cheap per row, few enough for a quick first batch."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One micro-batch of one rank.
+
+    Attributes:
+        step: its optimizer step, counted from the start of the epoch.
+        rows: rows in the micro-batch, padded ones included.
+        real_rows: the first so many of them count.
+        global_rows: rows of its global batch that count, over all ranks: what the step divides by.
+        last_in_step: whether the optimizer steps after it.
+    """
+
+    step: int
+    rows: int
+    real_rows: int
+    global_rows: int
+    last_in_step: bool
+
+
+def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
+    """Return `tail` as a str if an epoch of `n` rows has at least one step under it.
+
+    Raises:
+        ValueError: the tail is unknown, or leaves no global batch in `n` rows.
+    """
+    if not isinstance(tail, str) or tail not in TAILS:
+        raise ValueError(f"tail={tail!r} is unknown: it must be one of {', '.join(TAILS)}")
+    if n >= plan.global_size or tail == "pad" or (tail == "spread" and plan.fits(n)):
+        return tail
+    reason = ""
+    if tail == "spread":
+        reason = f", and they do not give min_per_device={plan.min_per_device} rows to each of {plan.active} ranks"
+    raise ValueError(
+        f"global_size={plan.global_size} with tail={tail!r} leaves no whole global batch in n={n} rows{reason}: lower "
+        "global_size, give more rows, or set tail='pad'"
+    )
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The part of one epoch from place `start` on, as every rank sees it."""
+
+    plan: BatchPlan
+    n: int
+    tail: str
+    epoch: int
+    start: int = 0
+    carried: int = 0
+    pad_counts: bool = False
+
+    @property
+    def places(self) -> int:
+        """Places of the whole epoch that hold a row of their own: the carried ones and the epoch's n."""
+        return self.n + self.carried
+
+    @property
+    def rest(self) -> int:
+        """Rows after the last whole global batch."""
+        return max(0, self.places - self.start) % self.plan.global_size
+
+    @property
+    def whole_steps(self) -> int:
+        """Global batches that are whole without padding."""
+        return max(0, self.places - self.start) // self.plan.global_size
+
+    @property
+    def tail_rows(self) -> int:
+        """Rows of the step that the tail makes, 0 where it makes none."""
+        if self.rest and self.tail == "pad":
+            return self.plan.global_size
+        return self.rest if self.tail == "spread" and self.rest and self.plan.fits(self.rest) else 0
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the pass."""
+        return self.whole_steps + (self.tail_rows > 0)
+
+    @property
+    def end(self) -> int:
+        """Place after the last row of the last step."""
+        return self.start + self.whole_steps * self.plan.global_size + self.tail_rows
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of the pass, the same number on every rank."""
+        tail = self.plan.micro_count(self.tail_rows) if self.tail_rows else 0
+        return self.whole_steps * self.plan.micro_count(self.plan.global_size) + tail
+
+    def step_rows(self, step: int) -> int:
+        """Rows of global batch number `step` of the pass."""
+        return self.plan.global_size if step < self.whole_steps else self.tail_rows
+
+    def share(self, rank: int, micro_batch: int) -> Share:
+        """Describe micro-batch number `micro_batch` of the pass on `rank`, in O(1)."""
+        count = self.plan.micro_count(self.plan.global_size)
+        step = min(micro_batch // count, self.whole_steps)
+        place, rows = micro_batch - step * count, self.step_rows(step)
+        first, stop = self.plan.micro_span(rank, place, rows)
+        at = self.start + step * self.plan.global_size
+        counting = rows if self.pad_counts else min(rows, self.places - at)
+        # Row t of the share lies at place t * active + rank of the global batch.
+        real = max(0, -(-(counting - rank) // self.plan.active))
+        return Share(
+            step=self.start // self.plan.global_size + step,
+            rows=stop - first,
+            real_rows=min(max(real - first, 0), stop - first),
+            global_rows=counting,
+            last_in_step=place == self.plan.micro_count(rows) - 1,
+        )
+
+    def draw(self, rank: int, order: Order) -> Iterator[list[int]]:
+        """Yield the dataset indices of each micro-batch of `rank`, in order."""
+        step = 0
+        while step < self.steps:
+            rows = self.step_rows(step)
+            share = self.plan.share_rows(rank, rows)
+            stop = min(step + max(1, _AHEAD // share), max(self.whole_steps, step + 1))
+            spans = [self.plan.micro_span(rank, place, rows) for place in range(self.plan.micro_count(rows))]
+            drawn = self._indices(order, self._places(rank, step, stop, share)).tolist()
+            for base in range(0, len(drawn), share):
+                for first, last in spans:
+                    yield drawn[base + first : base + last]
+            step = stop
+
+    def _places(self, rank: int, step: int, stop: int, share: int) -> Integers:
+        """Places of a rank's rows in steps [step, stop), dealt like cards: int64, one step after the other."""
+        first = self.start + rank + np.arange(step, stop, dtype=np.int64) * self.plan.global_size
+        return (first[:, None] + np.arange(share, dtype=np.int64) * self.plan.active).reshape(-1)
+
+    def _indices(self, order: Order, places: Integers) -> Integers:
+        if self.tail == "pad":
+            return order.indices(self.epoch, places % self.n)
+        if self.carried == 0 or places[0] >= self.carried:
+            return order.indices(self.epoch, places - self.carried)
+        before = int(np.searchsorted(places, self.carried))
+        opening = order.indices(self.epoch - 1, places[:before] + (self.n - self.carried))
+        return np.concatenate([opening, order.indices(self.epoch, places[before:] - self.carried)])

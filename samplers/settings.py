@@ -1,0 +1,38 @@
+"""Checks of what a user set: every message names the option, the value found, the rule and a remedy."""
+
+from __future__ import annotations
+
+import operator
+
+__all__ = ["SettingTypeError", "whole_number"]
+
+
+class SettingTypeError(TypeError, ValueError):
+    """A setting of the wrong type. It is a ValueError too, so that one `except` catches every wrong setting."""
+
+
+def whole_number(option: str, value: object, *, minimum: int | None = None, remedy: str = "") -> int:
+    """Return `value` as a plain int.
+
+    Args:
+        option: full name of the option, for the message.
+        value: an int or anything that is one losslessly, such as a numpy integer; bools and floats are refused.
+        minimum: the smallest value allowed.
+        remedy: what to do about a wrong value.
+
+    Raises:
+        SettingTypeError: `value` is not a whole number.
+        ValueError: `value` is below `minimum`.
+    """
+    end = f"; {remedy}" if remedy else ""
+    if isinstance(value, bool) or type(value).__name__ in {"bool_", "bool"}:
+        raise SettingTypeError(f"{option}={value!r} is a bool: it must be a whole number{end}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise SettingTypeError(
+            f"{option}={value!r} is of type {type(value).__name__}: it must be a whole number{end}"
+        ) from None
+    if minimum is not None and number < minimum:
+        raise ValueError(f"{option}={number} is too small: it must be at least {minimum}{end}")
+    return number

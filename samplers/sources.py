@@ -1,0 +1,60 @@
+"""What a sampler draws from: a dataset, a number of rows or an order, turned into an order."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from samplers.orders import Order, Sequential, Shuffled
+from samplers.settings import SettingTypeError, whole_number
+
+__all__ = ["rows_of", "sequential_order", "shuffled_order"]
+
+
+def shuffled_order(source: object, seed: object) -> Order:
+    """Return `source` if it is an order, else a shuffle of its rows under `seed` (0 where None).
+
+    Raises:
+        ValueError: the source has no rows, or is an order with another seed; for a source of the wrong kind
+            `SettingTypeError`.
+    """
+    wanted = None if seed is None else whole_number("seed", seed, remedy="give any whole number, or None")
+    if not isinstance(source, Order):
+        return Shuffled(rows_of(source), 0 if wanted is None else wanted)
+    own = getattr(source, "seed", None)
+    if wanted is not None and own is not None and own != wanted:
+        raise ValueError(
+            f"seed={wanted} contradicts the order, which was made with seed={own}: leave seed out here, or give both "
+            "the same"
+        )
+    return source
+
+
+def sequential_order(source: object) -> Order:
+    """Return `source` if it is an order, else its rows as they stand."""
+    return source if isinstance(source, Order) else Sequential(rows_of(source))
+
+
+def rows_of(source: object) -> int:
+    """Return how many rows a dataset, or a number of rows, stands for; at least 1."""
+    kind = type(source).__name__
+    if isinstance(source, Sampler):
+        raise SettingTypeError(
+            f"source={kind} is a sampler: its length is not that of a dataset, and it may already deal to ranks; give "
+            "the dataset itself, its number of rows, or an order such as samplers.Shuffled"
+        )
+    if isinstance(source, DataLoader):
+        raise SettingTypeError(f"source={kind} is a loader: give the dataset, and give the sampler to the loader")
+    if isinstance(source, IterableDataset):
+        raise SettingTypeError(
+            f"source={kind} is an IterableDataset, which has no positions to draw: give a dataset with __len__ and "
+            "__getitem__"
+        )
+    size = len(source) if isinstance(source, Sized) else source
+    return whole_number(
+        f"source={kind}: n" if size is not source else "source",
+        size,
+        minimum=1,
+        remedy="give a dataset with rows, its number of rows, or an order",
+    )
