@@ -1,0 +1,57 @@
+import pytest
+from torch import arange
+from torch.utils.data import DataLoader, TensorDataset
+
+from samplers import ExactlyOnceSampler, Shuffled
+from samplers.contract import check_exactly_once
+
+
+@pytest.mark.parametrize(
+    ("n", "world_size", "size", "expected"),
+    [
+        (10, 4, 3, [[[0, 4, 8]], [[1, 5, 9]], [[2, 6]], [[3, 7]]]),
+        (3, 7, 64, [[[0]], [[1]], [[2]], [], [], [], []]),
+        (5, 2, 2, [[[0, 2], [4]], [[1, 3]]]),
+        (4, 1, 2, [[[0, 1], [2, 3]]]),
+    ],
+)
+def test_rows_are_dealt_like_cards(n, world_size, size, expected):
+    samplers = [ExactlyOnceSampler(n, size, rank, world_size) for rank in range(world_size)]
+    assert [list(sampler) for sampler in samplers] == expected
+    assert [len(sampler) for sampler in samplers] == [len(batches) for batches in expected]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 5_000])
+def test_every_row_once_on_any_number_of_ranks(size):
+    for n in [*range(1, 41), 10_001]:
+        check_exactly_once(lambda rank, world, n=n: ExactlyOnceSampler(n, size, rank, world), n)
+
+
+def test_an_order_is_kept():
+    sampler = ExactlyOnceSampler(Shuffled(6, seed=1), 10, 0, 1)
+    assert sorted(next(iter(sampler))) == list(range(6))
+    assert next(iter(sampler)) != list(range(6))
+
+
+def test_a_metric_is_the_same_on_any_number_of_ranks():
+    data = TensorDataset(arange(10))
+    for world_size in (1, 2, 3, 4):
+        loaders = [
+            DataLoader(data, batch_sampler=ExactlyOnceSampler(data, 3, rank, world_size)) for rank in range(world_size)
+        ]
+        assert sum(int((batch**2).sum()) for loader in loaders for (batch,) in loader) == 285
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "source=0 is too small: it must be at least 1; give a dataset with rows"),
+        (([],), "source=list: n=0 is too small"),
+        ((5, 0), "batch_size=0 is too small: it must be at least 1; give the most rows of a batch"),
+        ((5, 2.0), "batch_size=2.0 is of type float"),
+        ((5, 2, 3, 2), "rank=3 lies outside world_size=2"),
+    ],
+)
+def test_wrong_settings(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ExactlyOnceSampler(*arguments)
