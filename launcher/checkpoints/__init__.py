@@ -1,0 +1,1 @@
+"""What a run keeps: weights in generations that are whole or not there."""

@@ -1,0 +1,79 @@
+"""The words of the command line: Hydra's flags and overrides, and hints for what is neither."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import NoReturn
+
+from launcher.processes.errors import SettingsError, closest
+
+USAGE = """\
+torchrun --nproc-per-node=N -m launcher [key=value ...]
+python -m launcher [key=value ...]           (also the command: evenshard)"""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What the user typed, sorted.
+
+    Attributes:
+        overrides: Hydra overrides such as ``optimizer.lr=0.1``.
+        config_name: the primary config.
+        config_dir: a folder of the user's own configs, searched after the shipped ones.
+        show: ``job``, ``hydra`` or ``all`` to print the composed config and stop.
+        resolve: print it with interpolations resolved.
+        help: print the help and stop.
+    """
+
+    overrides: tuple[str, ...]
+    config_name: str = "config"
+    config_dir: str | None = None
+    show: str | None = None
+    resolve: bool = False
+    help: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(f"{message}; see --help")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="launcher", add_help=False, allow_abbrev=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-name", "-cn", default="config")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("overrides", nargs="*")
+    return parser
+
+
+def parse(arguments: list[str]) -> CommandLine:
+    """Sort the words of the command line.
+
+    Raises:
+        SettingsError: for a flag that does not exist, with the closest that does.
+    """
+    parser = _parser()
+    found, unknown = parser.parse_known_intermixed_args(arguments)
+    for word in unknown:
+        _refuse_flag(word, parser)
+    if found.multirun:
+        raise SettingsError("--multirun: sweeps are not part of this version; give one value per key and start each run")
+    return CommandLine(
+        tuple(found.overrides), found.config_name, found.config_dir, found.cfg, found.resolve, found.help
+    )
+
+
+def _refuse_flag(word: str, parser: argparse.ArgumentParser) -> NoReturn:
+    name = word.split("=")[0]
+    if name.replace("_", "-") == "--local-rank":
+        raise SettingsError(
+            f"{word}: ranks are read from the environment; start with torchrun instead of torch.distributed.launch"
+        )
+    flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - no public list exists
+    hint = closest(name, flags) or f"; settings are given without dashes: {word.lstrip('-')}"
+    raise SettingsError(f"unknown flag {name}{hint}")

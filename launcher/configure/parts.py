@@ -1,0 +1,104 @@
+"""The objects of a run, built from its settings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset
+
+from launcher.configure.build import accepts, build, build_function
+from launcher.configure.schema import Node, RunConfig
+from launcher.processes.errors import SettingsError
+from launcher.training.evaluate import Metric
+from launcher.training.task import Task
+
+RUN_LENGTH = ("total_steps", "T_max", "total_iters")
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What learns, and how it is judged.
+
+    Attributes:
+        model: on its device, not wrapped.
+        task: rows to losses.
+        metrics: by name.
+    """
+
+    model: nn.Module
+    task: Task
+    metrics: Mapping[str, Metric]
+
+
+def seed_streams(seed: int, *place: object) -> None:
+    """Seed the random streams of python, numpy and torch from ``seed`` and a place, such as the rank."""
+    digest = blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "little") >> 1
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002 - the stream that datasets of others draw from
+    torch.manual_seed(number)
+
+
+def build_learner(run: RunConfig, device: torch.device) -> Learner:
+    """The model, with the same initial weights on every rank, its task and its metrics."""
+    seed_streams(run.seed, "weights")
+    model = build("model", run.model)
+    if not isinstance(model, nn.Module):
+        raise SettingsError(f"model: {run.model['_target_']} gives {type(model).__name__}, not a torch.nn.Module")
+    model = model.to(device, memory_format=torch.channels_last) if run.trainer.channels_last else model.to(device)
+    metrics = {name: build_function(f"metrics.{name}", node) for name, node in run.metrics.items()}
+    return Learner(model, _build_task(run), metrics)
+
+
+def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
+    """The dataset of ``data.train`` or ``data.test``; None where the node is empty.
+
+    Raises:
+        SettingsError: where it has no length, or no rows.
+    """
+    node: Node = getattr(run.data, split)
+    if not node:
+        return None
+    dataset = build(f"data.{split}", node)
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise SettingsError(f"data.{split}: {node['_target_']} gives {type(dataset).__name__}, which has no length or no index")
+    if len(dataset) == 0:
+        raise SettingsError(f"data.{split}: {node['_target_']} has no rows")
+    return dataset  # type: ignore[no-any-return]
+
+
+def build_optimizer(run: RunConfig, model: nn.Module) -> Optimizer:
+    """The optimizer over the parameters that learn."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise SettingsError(f"model: {run.model['_target_']} has no parameters that learn")
+    optimizer = build("optimizer", run.optimizer, parameters)
+    if not isinstance(optimizer, Optimizer):
+        raise SettingsError(f"optimizer: {run.optimizer['_target_']} gives {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    return optimizer
+
+
+def build_scheduler(run: RunConfig, optimizer: Optimizer, steps: int) -> LRScheduler | None:
+    """The scheduler, stepped once per step; null for its length becomes the ``steps`` of the run."""
+    if not run.scheduler:
+        return None
+    length = {name: steps for name in RUN_LENGTH if name in run.scheduler and run.scheduler[name] is None}
+    return build("scheduler", {**run.scheduler, **length}, optimizer)  # type: ignore[no-any-return]
+
+
+def _build_task(run: RunConfig) -> Task:
+    if not accepts("task", run.task, "loss"):
+        return build("task", run.task)  # type: ignore[no-any-return]
+    node = dict(run.loss)
+    if accepts("loss", node, "reduction") and node.setdefault("reduction", "none") != "none":
+        raise SettingsError(f"loss.reduction={node['reduction']}: the loop weights the rows itself; set loss.reduction=none")
+    return build("task", run.task, loss=build_function("loss", node))  # type: ignore[no-any-return]

@@ -1,0 +1,246 @@
+"""The settings of a run: plain dataclasses, each of which checks itself.
+
+A node with a ``_target_`` (model, loss, optimizer, ...) names a class or function of anybody's and its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from hashlib import sha256
+from typing import Any, TypeAlias, get_type_hints
+
+from launcher.processes.errors import SettingsError, one_of
+
+Node: TypeAlias = dict[str, Any]
+
+MODES = ("train", "evaluate", "plan")
+TAILS = ("drop", "pad")
+TOO_MANY_DEVICES = ("idle", "error", "grow")
+LR_RULES = ("none", "linear", "sqrt")
+PRECISIONS = ("fp32", "bf16", "fp16")
+BACKENDS = ("auto", "gloo", "nccl")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def _at_least(option: str, value: float | None, least: float) -> None:
+    if value is not None and value < least:
+        raise SettingsError(f"{option}={value} is too small: the least is {least:g}")
+
+
+@dataclass
+class BatchConfig:
+    """The global batch, and how it is spread.
+
+    Attributes:
+        global_size: rows of one optimizer step over all ranks.
+        min_per_device: the fewest rows that a device ever takes at once in training.
+        max_per_device: the most rows that a device takes at once; more are accumulated. null: no limit.
+        tail: what becomes of the incomplete global batch at the end of an epoch: drop or pad.
+        pad_weight: 0 or 1, the weight of padded rows in loss and metrics.
+        too_many_devices: idle, error or grow, for devices beyond global_size // min_per_device.
+        lr_rule: none, linear or sqrt, how optimizer.lr follows a global batch that grew.
+    """
+
+    global_size: int = 128
+    min_per_device: int = 16
+    max_per_device: int | None = None
+    tail: str = "drop"
+    pad_weight: int = 0
+    too_many_devices: str = "idle"
+    lr_rule: str = "none"
+
+    def __post_init__(self) -> None:
+        """Check every setting by itself."""
+        _at_least("batch.global_size", self.global_size, 1)
+        _at_least("batch.min_per_device", self.min_per_device, 1)
+        _at_least("batch.max_per_device", self.max_per_device, 1)
+        one_of("batch.tail", self.tail, TAILS)
+        one_of("batch.too_many_devices", self.too_many_devices, TOO_MANY_DEVICES)
+        one_of("batch.lr_rule", self.lr_rule, LR_RULES)
+        if self.pad_weight not in (0, 1):
+            raise SettingsError(f"batch.pad_weight={self.pad_weight} is neither 0 nor 1")
+
+
+@dataclass
+class DataConfig:
+    """The rows.
+
+    Attributes:
+        train: ``_target_`` node of the dataset to train on.
+        test: ``_target_`` node of the dataset to evaluate on; empty: no evaluation.
+        root: folder of datasets on disk, relative to where the command was given.
+        workers: loader processes per rank; 0: rows are read in the rank itself.
+        evaluate_batch: rows that a device takes at once in evaluation.
+    """
+
+    train: Node = field(default_factory=dict)
+    test: Node = field(default_factory=dict)
+    root: str = "data"
+    workers: int = 0
+    evaluate_batch: int = 256
+
+    def __post_init__(self) -> None:
+        """Check every setting by itself."""
+        _at_least("data.workers", self.workers, 0)
+        _at_least("data.evaluate_batch", self.evaluate_batch, 1)
+
+
+@dataclass
+class TrainerConfig:
+    """The loop.
+
+    Attributes:
+        epochs: whole passes over the training rows.
+        max_steps: stop after so many steps, if that comes first.
+        precision: fp32, bf16 or fp16 (with loss scaling).
+        compile: false, true, or the name of a torch.compile backend.
+        channels_last: keep images and convolutions in channels-last memory order.
+        clip_norm: largest norm of the gradient; null: no clipping.
+        evaluate_every: epochs between evaluations; 0: at the end only.
+        log_every: steps between two lines of metrics.
+        stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
+    """
+
+    epochs: int = 10
+    max_steps: int | None = None
+    precision: str = "fp32"
+    compile: Any = False
+    channels_last: bool = False
+    clip_norm: float | None = None
+    evaluate_every: int = 1
+    log_every: int = 10
+    stop_when: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every setting by itself."""
+        _at_least("trainer.epochs", self.epochs, 1)
+        _at_least("trainer.max_steps", self.max_steps, 1)
+        _at_least("trainer.evaluate_every", self.evaluate_every, 0)
+        _at_least("trainer.log_every", self.log_every, 1)
+        one_of("trainer.precision", self.precision, PRECISIONS)
+        if not isinstance(self.compile, bool | str):
+            raise SettingsError(f"trainer.compile={self.compile} is neither true, false nor the name of a backend")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise SettingsError(f"trainer.clip_norm={self.clip_norm} is not above 0; null turns clipping off")
+
+
+@dataclass
+class CheckpointConfig:
+    """What is kept.
+
+    Attributes:
+        load: weights to start from: a run folder, a folder of checkpoints/, or a file of weights.
+    """
+
+    load: str | None = None
+
+
+@dataclass
+class LaunchConfig:
+    """The processes.
+
+    Attributes:
+        processes: ranks to start on this node; null: those that torchrun or Slurm started, else one.
+        threads_per_rank: threads that each rank computes with; null: usable cores / ranks of the node.
+        backend: auto (nccl on CUDA, gloo on CPU), gloo or nccl.
+        device: auto, cpu or cuda.
+        timeout_s: seconds after which a collective that does not end is an error.
+    """
+
+    processes: int | None = None
+    threads_per_rank: int | None = None
+    backend: str = "auto"
+    device: str = "auto"
+    timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Check every setting by itself."""
+        _at_least("launch.processes", self.processes, 1)
+        _at_least("launch.threads_per_rank", self.threads_per_rank, 1)
+        _at_least("launch.timeout_s", self.timeout_s, 1)
+        one_of("launch.backend", self.backend, BACKENDS)
+        one_of("launch.device", self.device, DEVICES)
+        if self.backend == "nccl" and self.device == "cpu":
+            raise SettingsError("launch.backend=nccl needs CUDA devices, launch.device=cpu has none; use gloo")
+
+
+@dataclass
+class RunConfig:
+    """All settings of one run, resolved.
+
+    Attributes:
+        mode: train, evaluate or plan.
+        seed: of the initial weights, the order of rows and every random stream.
+        batch: the global batch.
+        data: the rows.
+        model: ``_target_`` node of a torch.nn.Module.
+        task: ``_target_`` node; its ``loss`` argument is filled with the built loss.
+        loss: ``_target_`` node of a function or module (prediction, target) -> one value per row.
+        optimizer: ``_target_`` node; the model's parameters are its first argument.
+        scheduler: ``_target_`` node, stepped once per step; the optimizer is its first argument. Empty: none.
+        metrics: name -> ``_target_`` node of a function (prediction, target) -> one value per row.
+        trainer: the loop.
+        checkpoint: what is kept.
+        launch: the processes.
+        ddp: arguments passed on to DistributedDataParallel.
+        vars: values of the user's own, for interpolation.
+    """
+
+    mode: str = "train"
+    seed: int = 0
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: Node = field(default_factory=dict)
+    task: Node = field(default_factory=dict)
+    loss: Node = field(default_factory=dict)
+    optimizer: Node = field(default_factory=dict)
+    scheduler: Node = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    ddp: Node = field(default_factory=dict)
+    vars: Node = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what several sections must agree on."""
+        one_of("mode", self.mode, MODES)
+        for name in ("model", "task", "optimizer") if self.mode == "train" else ("model", "task"):
+            if "_target_" not in getattr(self, name):
+                raise SettingsError(f"{name} has no _target_: choose one of conf/{name}/, e.g. {name}=NAME, or give {name}._target_")
+        split = "test" if self.mode == "evaluate" else "train"
+        if "_target_" not in getattr(self.data, split):
+            raise SettingsError(f"data.{split} has no _target_: mode={self.mode} needs rows to {self.mode} on; choose data=NAME")
+        if self.mode == "evaluate" and not self.checkpoint.load:
+            raise SettingsError("mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights")
+
+    def to_json(self) -> str:
+        """The settings as JSON, the form in which they travel between ranks."""
+        return json.dumps(asdict(self), sort_keys=True, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """The settings that ``to_json`` wrote."""
+        return _from_plain(cls, json.loads(text))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the settings."""
+        return sha256(self.to_json().encode()).hexdigest()
+
+
+def _from_plain(cls: Any, values: dict[str, Any]) -> Any:
+    """Build dataclass ``cls`` from nested dictionaries."""
+    types = get_type_hints(cls)
+    return cls(**{name: _from_plain(types[name], v) if is_dataclass(types[name]) else v for name, v in values.items()})
+
+
+def known_keys(cls: Any = RunConfig, prefix: str = "") -> list[str]:
+    """Every key of the schema in dotted form, sections before their members."""
+    keys: list[str] = []
+    for name, kind in ((f.name, get_type_hints(cls)[f.name]) for f in fields(cls)):
+        keys.append(prefix + name)
+        if is_dataclass(kind):
+            keys += known_keys(kind, f"{prefix}{name}.")
+    return keys

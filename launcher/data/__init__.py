@@ -1,0 +1,1 @@
+"""Rows: loaders over the samplers, datasets in memory, and the data that ships."""

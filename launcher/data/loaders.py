@@ -1,0 +1,33 @@
+"""Loaders: the rows that a sampler chose, as batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+
+
+def loader(
+    dataset: Dataset[Any], batches: Sampler[list[int]], workers: int, device: torch.device, seed: int
+) -> DataLoader[Any]:
+    """A loader of the ``batches`` of ``dataset``.
+
+    Args:
+        dataset: rows by index; one with ``__getitems__`` is fetched a batch at a time, one with ``collate_fn``
+            collates by itself.
+        batches: lists of indices.
+        workers: processes that read rows; 0: this process.
+        device: where the rows go; page-locked memory is used for CUDA.
+        seed: of the workers' random streams; the caller's stays untouched.
+    """
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=device.type == "cuda",
+        collate_fn=getattr(dataset, "collate_fn", None),
+        generator=torch.Generator().manual_seed(seed),
+    )

@@ -1,0 +1,1 @@
+"""What a run tells: console, log files, metrics, TensorBoard and status.json."""

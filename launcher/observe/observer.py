@@ -1,0 +1,125 @@
+"""What rank 0 tells about a run while it runs; the other ranks tell nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from launcher.observe.logs import CONSOLE
+from launcher.observe.status import Status, to_json, write_status
+from launcher.observe.tensorboard import TensorBoard
+
+log = logging.getLogger(__name__)
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run is.
+
+    Attributes:
+        step: optimizer steps done.
+        epoch: the epoch that the last step belongs to, counted from 0.
+        rows: rows trained on so far, over all ranks.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    rows: int = 0
+
+
+class Observer:
+    """Tells nothing; what all ranks but rank 0 use."""
+
+    def trained(self, position: Position, values: Mapping[str, float]) -> None:
+        """A line of training metrics."""
+
+    def evaluated(self, position: Position, results: Mapping[str, float]) -> None:
+        """The results of an evaluation."""
+
+    def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
+        """The end of the run."""
+
+    def progress(self) -> AbstractContextManager[Any]:
+        """Shows a progress bar for the length of the block."""
+        return nullcontext()
+
+
+class RunObserver(Observer):
+    """Writes metrics.jsonl, TensorBoard and status.json, and shows progress on the console.
+
+    Args:
+        run_dir: the run folder.
+        status: the status at the start.
+        last_step: the step at which the run ends, unless a rule stops it before; 0: nothing is trained.
+        epochs: how many there will be.
+    """
+
+    def __init__(self, run_dir: Path, status: Status, last_step: int = 0, epochs: int = 0) -> None:
+        self._run_dir = run_dir
+        self._status = status
+        self._last_step = last_step
+        self._epochs = epochs
+        self._tensorboard = TensorBoard(run_dir)
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=CONSOLE, transient=True, refresh_per_second=2, disable=not CONSOLE.is_terminal,
+        )
+        self._task = self._bar.add_task("steps", total=last_step)
+        self._since = (time.perf_counter(), 0)
+        (run_dir / METRICS).unlink(missing_ok=True)
+        write_status(run_dir, status)
+
+    def progress(self) -> AbstractContextManager[Any]:
+        """Shows a progress bar where the console is a terminal."""
+        return self._bar
+
+    def trained(self, position: Position, values: Mapping[str, float]) -> None:
+        """A line of training metrics, with rows per second since the last."""
+        now = time.perf_counter()
+        before, rows = self._since
+        self._since = (now, position.rows)
+        speed = (position.rows - rows) / (now - before)
+        self._record(position, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
+        self._bar.update(self._task, completed=position.step, description=f"epoch {position.epoch + 1}/{self._epochs}")
+
+    def evaluated(self, position: Position, results: Mapping[str, float]) -> None:
+        """The results of an evaluation, as a line on the console too."""
+        values = {f"test/{name}": value for name, value in results.items()}
+        self._record(position, values)
+        where = f"epoch {position.epoch + 1}/{self._epochs}  step {position.step}/{self._last_step}  " if self._last_step else ""
+        known = {name: v for name, v in {**self._status.metrics, **values}.items() if name not in ("train/lr", "test/rows")}
+        log.info("%s%s", where, "  ".join(f"{name} {_short(v)}" for name, v in known.items()))
+
+    def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
+        """The end: status.json tells how, TensorBoard gets settings and results side by side."""
+        self._status = replace(self._status, state=state, weights_sha256=weights_sha256)
+        self._move(position)
+        if settings:
+            self._tensorboard.hparams(settings, self._status.metrics)
+        self._tensorboard.close()
+        rows = f" after {position.step} steps and {position.rows:,} rows" if position.step else ""
+        log.info("%s%s; run folder %s", state, rows, self._run_dir)
+
+    def _record(self, position: Position, values: dict[str, float]) -> None:
+        line = {"step": position.step, "epoch": position.epoch, "rows": position.rows, **values}
+        with (self._run_dir / METRICS).open("a", encoding="utf-8") as file:
+            file.write(to_json(line) + "\n")
+        self._tensorboard.scalars(values, position.step)
+        self._status = replace(self._status, metrics={**self._status.metrics, **values})
+        self._move(position)
+
+    def _move(self, position: Position) -> None:
+        self._status = replace(self._status, step=position.step, epoch=position.epoch, rows=position.rows)
+        write_status(self._run_dir, self._status)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"  # noqa: PLR2004 - four digits

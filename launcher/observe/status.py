@@ -1,0 +1,69 @@
+"""``status.json``: what a run is doing or how it ended, for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.files import replace_file
+
+NAME = "status.json"
+ENDED = ("finished", "stopped", "preempted", "failed")
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a run.
+
+    Attributes:
+        state: running, finished, stopped (by its own rule), preempted or failed.
+        step: optimizer steps done.
+        epoch: epochs begun, counted from 0.
+        rows: rows trained on, over all ranks.
+        world_size: ranks that work.
+        restarts: how often an elastic agent restarted the run.
+        metrics: the last value of each.
+        weights_sha256: digest of the weights at the end.
+        error: for a failure, its rank, type and message.
+    """
+
+    state: str = "running"
+    step: int = 0
+    epoch: int = 0
+    rows: int = 0
+    world_size: int = 1
+    restarts: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    weights_sha256: str | None = None
+    error: dict[str, Any] | None = None
+
+
+def write_status(run_dir: Path, status: Status) -> None:
+    """Replace ``status.json`` in one move; numbers that are not finite become null."""
+    replace_file(run_dir / NAME, to_json(asdict(status)) + "\n")
+
+
+def read_status(run_dir: Path) -> Status:
+    """The status that was written last; that of a run that has just begun where there is none."""
+    path = run_dir / NAME
+    return Status(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Status()
+
+
+def write_failure(run_dir: Path, rank: int, kind: str, message: str) -> None:
+    """Turn the status into that of a failed run."""
+    error = {"rank": rank, "type": kind, "message": message}
+    write_status(run_dir, replace(read_status(run_dir), state="failed", error=error))
+
+
+def to_json(value: dict[str, Any]) -> str:
+    """JSON without the NaN and Infinity that most readers refuse."""
+    return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

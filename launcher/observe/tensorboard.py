@@ -1,0 +1,52 @@
+"""Scalars and hyperparameters for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class TensorBoard:
+    """Writes to ``tensorboard/`` of the run folder; TensorBoard is imported with the first value."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / "tensorboard"
+        self._writer: SummaryWriter | None = None
+
+    @property
+    def writer(self) -> SummaryWriter:
+        """The writer, opened when it is first asked for."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import, not needed to start
+
+            self._writer = SummaryWriter(str(self._folder))
+        return self._writer
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """One point of each curve."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """The settings of the run with what came of them, in the same folder as its curves."""
+        self.writer.add_hparams(flat(settings), dict(metrics), run_name=".")
+
+    def close(self) -> None:
+        """Flush what is written."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, bool | str | float]:
+    """Nested settings as dotted names; what TensorBoard cannot show becomes text."""
+    found: dict[str, bool | str | float] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
+        elif value is not None:
+            found[prefix + key] = value if isinstance(value, bool | int | float | str) else str(value)
+    return found

@@ -1,0 +1,118 @@
+"""Which process this is: read once, from torchrun's variables, from Slurm's, or from neither."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launcher.processes.errors import SettingsError
+
+SLURM_PORTS = range(20_000, 60_000)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This process among the processes of the run, counted as ``torch.distributed`` counts.
+
+    Attributes:
+        rank: 0 .. world_size - 1 over all nodes.
+        world_size: processes in all.
+        local_rank: 0 .. local_world_size - 1 on this node; the index of its device.
+        local_world_size: processes on this node.
+        host: address of the store that the ranks meet at; empty for a single process.
+        port: port of that store.
+        started_by: ``torchrun``, ``slurm`` or ``python``.
+        attempt: how often an elastic agent has restarted the run.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    host: str = ""
+    port: int = 0
+    started_by: str = "python"
+    attempt: int = 0
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks run on this node."""
+        return self.local_world_size == self.world_size
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Rank:
+        """Read the rank from ``environment``.
+
+        Raises:
+            SettingsError: where the variables are incomplete or not numbers.
+        """
+        if "RANK" in environment or "WORLD_SIZE" in environment:
+            return _from_torchrun(environment)
+        if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and _number(environment, "SLURM_NTASKS") > 1:
+            return _from_slurm(environment)
+        return cls()
+
+
+def _from_torchrun(environment: Mapping[str, str]) -> Rank:
+    world_size = _number(environment, "WORLD_SIZE")
+    rank = _number(environment, "RANK")
+    if not 0 <= rank < world_size:
+        raise SettingsError(f"RANK={rank} is outside 0 <= RANK < WORLD_SIZE={world_size}; start ranks with torchrun")
+    return Rank(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environment, "LOCAL_RANK"),
+        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", default=world_size),
+        host=_text(environment, "MASTER_ADDR"),
+        port=_number(environment, "MASTER_PORT"),
+        started_by="torchrun",
+        attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
+    )
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Rank:
+    nodes = _number(environment, "SLURM_STEP_NUM_NODES", default=_number(environment, "SLURM_NNODES", default=1))
+    job = _number(environment, "SLURM_JOB_ID", default=0) * 7 + _number(environment, "SLURM_STEP_ID")
+    node = _number(environment, "SLURM_NODEID", default=0)
+    tasks = _tasks_per_node(_text(environment, "SLURM_STEP_TASKS_PER_NODE"))
+    hosts = environment.get("SLURM_STEP_NODELIST") or _text(environment, "SLURM_JOB_NODELIST")
+    return Rank(
+        rank=_number(environment, "SLURM_PROCID"),
+        world_size=_number(environment, "SLURM_NTASKS"),
+        local_rank=_number(environment, "SLURM_LOCALID"),
+        local_world_size=tasks[node],
+        host=environment.get("MASTER_ADDR") or ("127.0.0.1" if nodes == 1 else _first_host(hosts)),
+        port=_number(environment, "MASTER_PORT", default=SLURM_PORTS[job % len(SLURM_PORTS)]),
+        started_by="slurm",
+        attempt=_number(environment, "SLURM_RESTART_COUNT", default=0),
+    )
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    if not environment.get(name):
+        raise SettingsError(f"the environment variable {name} is not set; start several processes with torchrun or srun")
+    return environment[name]
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    if default is not None and not environment.get(name):
+        return default
+    text = _text(environment, name)
+    if not re.fullmatch(r"-?\d+", text):
+        raise SettingsError(f"the environment variable {name}={text!r} is not a whole number")
+    return int(text)
+
+
+def _tasks_per_node(text: str) -> list[int]:
+    """Slurm's ``"2(x3),1"`` as ``[2, 2, 2, 1]``."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    return counts
+
+
+def _first_host(nodes: str) -> str:
+    """The first host of Slurm's ``"gpu[03-05,9],cpu1"``: ``"gpu03"``."""
+    found = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
+    return f"{found[1]}{found[2] or ''}" if found else nodes

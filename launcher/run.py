@@ -1,0 +1,233 @@
+"""One run on this rank: from settings to the end of training or evaluation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Dataset
+
+from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
+from launcher.configure.build import build
+from launcher.configure.devices import in_config_words, plan_of
+from launcher.configure.parts import (
+    Learner,
+    build_dataset,
+    build_learner,
+    build_optimizer,
+    build_scheduler,
+    seed_streams,
+)
+from launcher.configure.schema import RunConfig
+from launcher.data.loaders import loader
+from launcher.observe.observer import Observer, Position, RunObserver
+from launcher.observe.status import Status
+from launcher.processes.environment import Rank
+from launcher.processes.errors import SettingsError
+from launcher.processes.group import device_of, idle, process_group, release_idle
+from launcher.training.batchnorm import combine_buffers
+from launcher.training.check import check_rows
+from launcher.training.evaluate import Evaluator
+from launcher.training.loop import Limits, Training
+from launcher.training.precision import Precision
+from launcher.training.step import Stepper
+from launcher.training.stop import StopRule
+from launcher.training.wrap import wrap
+from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run happens.
+
+    Attributes:
+        rank: this process.
+        store: what the ranks meet at.
+        run_dir: the run folder.
+        device: of this rank.
+        threads: that this rank computes with.
+    """
+
+    rank: Rank
+    store: dist.Store
+    run_dir: Path
+    device: torch.device
+    threads: int
+
+    def describe(self, working: int) -> str:
+        """One line: ranks, device, threads, folder."""
+        ranks = f"{working} rank{'s' if working > 1 else ''}"
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"
+
+
+def start(run: RunConfig, place: Place) -> None:
+    """Do what ``mode`` says, on this rank.
+
+    Raises:
+        SettingsError: for whatever turns out to be wrong before training.
+    """
+    if run.mode == "evaluate":
+        with _group(run, place, place.rank.world_size):
+            evaluate(run, place)
+        return
+    plan = plan_of(run.batch, place.rank.world_size)
+    if place.rank.rank >= plan.active:
+        idle(place.store, place.rank)
+        return
+    with _group(run, place, plan.active):
+        train(run, place, plan)
+        release_idle(place.store, place.rank, plan.active)
+
+
+def train(run: RunConfig, place: Place, plan: BatchPlan) -> None:
+    """Train, evaluate and keep the weights."""
+    learner = build_learner(run, place.device)
+    if run.checkpoint.load:
+        log.info("weights from %s", load_weights(learner.model, run.checkpoint.load))
+    rows, test = build_dataset(run, "train"), build_dataset(run, "test")
+    _check(learner, {"data.train": rows, "data.test": test}, place.device)
+    training = assemble(run, place, plan, learner, rows, test)
+    seed_streams(run.seed, "rank", place.rank.rank)
+    with training.observer.progress():
+        state, position = training.run()
+    combine_buffers(learner.model, _weight(plan, place.rank))
+    _end(run, place, learner.model, training.observer, state, position)
+
+
+def evaluate(run: RunConfig, place: Place) -> None:
+    """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once."""
+    learner = build_learner(run, place.device)
+    source = load_weights(learner.model, str(run.checkpoint.load))
+    test = build_dataset(run, "test")
+    _check(learner, {"data.test": test}, place.device)
+    observer = _observer(run, place, place.rank.world_size)
+    if place.rank.rank == 0:
+        log.info("%s\nweights          %s", place.describe(place.rank.world_size), source)
+    observer.evaluated(Position(), _evaluation(run, place, learner, test)())
+    observer.ended("finished", Position(), weights_sha256(learner.model), {})
+
+
+def assemble(
+    run: RunConfig, place: Place, plan: BatchPlan, learner: Learner, rows: Dataset[Any], test: Dataset[Any] | None
+) -> Training:
+    """Put the parts of a training together; says what will happen."""
+    sampler = _sampler(run, plan, place.rank, rows)
+    report = plan.report(len(rows), run.batch.tail)  # type: ignore[arg-type]
+    last_step = min(run.trainer.max_steps or 2**62, report.steps_per_epoch * run.trainer.epochs)
+    observed = [] if test is None else ["loss", *learner.metrics]
+    limits = Limits(
+        epochs=run.trainer.epochs,
+        last_step=last_step,
+        evaluate_every=run.trainer.evaluate_every,
+        log_every=run.trainer.log_every,
+        stop=StopRule.parse(run.trainer.stop_when, observed),
+    )
+    stepper = _stepper(run, place, plan, learner, last_step)
+    observer = _observer(run, place, plan.active, limits)
+    if place.rank.rank == 0:
+        log.info("%s\n%s", report, place.describe(plan.active))
+    return Training(
+        stepper,
+        sampler,
+        loader(rows, sampler, run.data.workers, place.device, run.seed),
+        None if test is None else _combined(learner.model, plan, place.rank, _evaluation(run, place, learner, test)),
+        observer,
+        limits,
+    )
+
+
+@contextmanager
+def _group(run: RunConfig, place: Place, world_size: int) -> Iterator[None]:
+    backend = {"cuda": "nccl", "cpu": "gloo"}[place.device.type] if run.launch.backend == "auto" else run.launch.backend
+    with process_group(place.store, place.rank, world_size, backend, place.device, run.launch.timeout_s):
+        yield
+
+
+def _check(learner: Learner, datasets: Mapping[str, Dataset[Any] | None], device: torch.device) -> None:
+    for option, dataset in datasets.items():
+        if dataset is not None:
+            check_rows(option, dataset, learner.model, learner.task, learner.metrics, device)
+
+
+def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
+    try:
+        return FixedGlobalBatchSampler(
+            rows,
+            global_size=plan.global_size,
+            rank=rank.rank,
+            world_size=plan.active,
+            seed=run.seed,
+            tail=run.batch.tail,
+            min_per_device=plan.min_per_device,
+            max_per_device=plan.max_per_device,
+            pad_weight=run.batch.pad_weight,
+        )
+    except ValueError as error:
+        raise SettingsError(in_config_words(str(error))) from error
+
+
+def _stepper(run: RunConfig, place: Place, plan: BatchPlan, learner: Learner, steps: int) -> Stepper:
+    optimizer = build_optimizer(run, learner.model)
+    return Stepper(
+        model=wrap(learner.model, run.trainer.compile, run.ddp, place.device),
+        task=learner.task,
+        optimizer=optimizer,
+        scheduler=build_scheduler(run, optimizer, steps),
+        precision=Precision.of(run.trainer.precision, place.device.type),
+        device=place.device,
+        world_size=plan.active,
+        clip_norm=run.trainer.clip_norm,
+        channels_last=run.trainer.channels_last,
+    )
+
+
+def _evaluation(run: RunConfig, place: Place, learner: Learner, test: Dataset[Any]) -> Callable[[], dict[str, float]]:
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    batches = ExactlyOnceSampler(len(test), run.data.evaluate_batch, place.rank.rank, world_size)  # type: ignore[arg-type]
+    rows = loader(test, batches, run.data.workers, place.device, run.seed)
+    precision = Precision.of(run.trainer.precision, place.device.type)
+    evaluator = Evaluator(learner.task, learner.metrics, precision, place.device, run.trainer.channels_last)
+    return partial(evaluator.evaluate, learner.model, rows)
+
+
+def _combined(
+    model: nn.Module, plan: BatchPlan, rank: Rank, evaluation: Callable[[], dict[str, float]]
+) -> Callable[[], dict[str, float]]:
+    """The evaluation of the buffers that all ranks made together."""
+
+    def evaluate() -> dict[str, float]:
+        combine_buffers(model, _weight(plan, rank))
+        return evaluation()
+
+    return evaluate
+
+
+def _weight(plan: BatchPlan, rank: Rank) -> float:
+    """The part of the global batch that this rank takes."""
+    return plan.share_rows(rank.rank) / plan.global_size
+
+
+def _observer(run: RunConfig, place: Place, world_size: int, limits: Limits | None = None) -> Observer:
+    if place.rank.rank != 0:
+        return Observer()
+    status = Status(world_size=world_size, restarts=place.rank.attempt)
+    return RunObserver(place.run_dir, status, limits.last_step if limits else 0, run.trainer.epochs)
+
+
+def _end(
+    run: RunConfig, place: Place, model: nn.Module, observer: Observer, state: str, position: Position
+) -> None:
+    if place.rank.rank == 0:
+        save_weights(place.run_dir / "checkpoints", position.step, model)
+        observer.ended(state, position, weights_sha256(model), asdict(run))

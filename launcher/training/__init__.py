@@ -1,0 +1,1 @@
+"""The loop, the step, and everything that a step is made of."""

@@ -1,0 +1,102 @@
+"""Evaluation: each row counts exactly once, on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.training.precision import Precision
+from launcher.training.step import to_device
+from launcher.training.task import Task
+
+Metric = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """What an evaluation needs.
+
+    Attributes:
+        task: rows to losses and predictions.
+        metrics: name -> (prediction, target) -> one value per row. A metric with a method
+            ``result(sums, rows) -> float`` may give a tensor per row and turn its sum over all rows into a number.
+        precision: the number format.
+        device: where the rows go.
+        channels_last: memory order of rows with four dimensions.
+    """
+
+    task: Task
+    metrics: Mapping[str, Metric]
+    precision: Precision
+    device: torch.device
+    channels_last: bool = False
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
+        """Mean loss and metrics over the rows of all ranks; a collective. ``rows`` tells how many they were.
+
+        Args:
+            model: not wrapped, since ranks may have different numbers of batches.
+            batches: this rank's rows.
+        """
+        sums = Sums()
+        with evaluating(model):
+            for batch in batches:
+                self._add(sums, model, batch)
+        return self._results(sums.over_all_ranks())
+
+    def _add(self, sums: Sums, model: nn.Module, batch: Any) -> None:
+        with self.precision.autocast():
+            scores = self.task.score(model, to_device(batch, self.device, self.channels_last))
+        sums.add("loss", scores.losses)
+        for name, metric in self.metrics.items():
+            sums.add(name, metric(scores.prediction, scores.target))
+        sums.rows += len(scores.losses)
+
+    def _results(self, sums: Sums) -> dict[str, float]:
+        results = {"loss": float(sums.values["loss"]) / sums.rows}
+        for name, metric in self.metrics.items():
+            result = getattr(metric, "result", None)
+            value = sums.values[name]
+            results[name] = float(result(value, sums.rows) if result else value / sums.rows)
+        return {**results, "rows": sums.rows}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the length of the block; afterwards each layer is back in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    yield
+    for module, training in modes:
+        module.training = training
+
+
+@dataclass
+class Sums:
+    """Sums over rows by name, in float64."""
+
+    values: dict[str, Tensor] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, name: str, per_row: Tensor) -> None:
+        """Add the values of some rows: (rows, ...)."""
+        total = per_row.double().sum(0)
+        self.values[name] = self.values[name] + total if name in self.values else total
+
+    def over_all_ranks(self) -> Sums:
+        """The sums of all ranks, added in the order of the ranks; a rank without rows has no say."""
+        mine = ({name: value.cpu() for name, value in self.values.items()}, self.rows)
+        everyone = [mine]
+        if dist.is_initialized():
+            everyone = [mine] * dist.get_world_size()
+            dist.all_gather_object(everyone, mine)
+        names = [name for values, _ in everyone for name in values]
+        total = {n: torch.stack([v[n] for v, _ in everyone if n in v]).sum(0) for n in dict.fromkeys(names)}
+        return Sums(total, sum(rows for _, rows in everyone))

@@ -1,0 +1,112 @@
+"""The loop: epochs of steps, with a word and an evaluation now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from launcher.observe.observer import Observer, Position
+from launcher.training.step import Stepper, by_step
+from launcher.training.stop import StopRule
+from samplers import FixedGlobalBatchSampler, Share
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a run pauses and ends.
+
+    Attributes:
+        epochs: whole passes.
+        last_step: the step that ends the run.
+        evaluate_every: epochs between evaluations; 0: at the end only.
+        log_every: steps between lines of metrics.
+        stop: the rule that ends the run early.
+    """
+
+    epochs: int
+    last_step: int
+    evaluate_every: int
+    log_every: int
+    stop: StopRule
+
+
+@dataclass
+class Window:
+    """The training loss since the last line of metrics; it stays on the device until somebody asks."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, loss: Tensor, rows: int) -> None:
+        """Note a step: this rank's sum of losses, and the rows of the global batch."""
+        self.losses.append(loss)
+        self.rows += rows
+
+    def close(self) -> float:
+        """The mean loss over the rows of all ranks, and a new beginning; a collective."""
+        total = torch.stack(self.losses).sum()
+        if dist.is_initialized():
+            dist.all_reduce(total)
+        mean = float(total) / self.rows
+        self.losses, self.rows = [], 0
+        return mean
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that is ready to go.
+
+    Attributes:
+        stepper: takes the steps.
+        sampler: deals the rows.
+        loader: reads the rows that were dealt to this rank.
+        evaluate: gives the metrics by name, a collective; None: nothing is evaluated.
+        observer: is told what happens.
+        limits: where to pause and to end.
+    """
+
+    stepper: Stepper
+    sampler: FixedGlobalBatchSampler
+    loader: DataLoader[Any]
+    evaluate: Callable[[], dict[str, float]] | None
+    observer: Observer
+    limits: Limits
+
+    def run(self) -> tuple[str, Position]:
+        """Train to the end: ``finished``, or ``stopped`` by ``trainer.stop_when``, and how far that was."""
+        window, position, state = Window(), Position(), "finished"
+        for epoch in range(self.limits.epochs):
+            self.sampler.set_epoch(epoch)
+            for micro_batches in by_step(self.loader, self.sampler):
+                share = micro_batches[-1][1]
+                window.add(self.stepper.step(micro_batches), share.global_rows)
+                position = _after(position, epoch, share)
+                if position.step % self.limits.log_every == 0 or position.step == self.limits.last_step:
+                    self.observer.trained(position, {"loss": window.close(), "lr": self.stepper.learning_rate})
+                if position.step == self.limits.last_step:
+                    break
+            if self._evaluation_stops(position, epoch):
+                state = "stopped"
+            if state == "stopped" or position.step == self.limits.last_step:
+                break
+        return state, position
+
+    def _evaluation_stops(self, position: Position, epoch: int) -> bool:
+        """Evaluate where it is due; whether the results fulfil the rule to stop."""
+        every = self.limits.evaluate_every
+        due = position.step == self.limits.last_step or (every > 0 and (epoch + 1) % every == 0)
+        if self.evaluate is None or not due:
+            return False
+        results = self.evaluate()
+        self.observer.evaluated(position, results)
+        return self.limits.stop.holds(results)
+
+
+def _after(position: Position, epoch: int, share: Share) -> Position:
+    return Position(position.step + 1, epoch, position.rows + share.global_rows)

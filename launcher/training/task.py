@@ -1,0 +1,87 @@
+"""What is learned: a task turns a model and a batch into one loss per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one batch gives.
+
+    Attributes:
+        losses: (rows,) float, one loss per row.
+        prediction: what the metrics get first, rows in its first dimension.
+        target: what the metrics get second, rows in its first dimension.
+    """
+
+    losses: Tensor
+    prediction: Any
+    target: Any
+
+
+class Task(Protocol):
+    """How rows become losses.
+
+    The loop weights the rows: a task never averages over rows and never looks at ranks.
+    """
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """One loss per row: (rows,) float, with the graph that backward needs."""
+        ...
+
+    def score(self, model: nn.Module, batch: Any) -> Scores:
+        """The same for evaluation, with what the metrics compare."""
+        ...
+
+
+class Supervised:
+    """Learn ``target`` from ``inputs``, for batches ``(inputs, target)``.
+
+    Args:
+        loss: (prediction, target) -> one value per row; further dimensions are averaged within the row.
+    """
+
+    def __init__(self, loss: Callable[[Any, Any], Tensor]) -> None:
+        self._loss = loss
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """One loss per row, (rows,)."""
+        return self.score(model, batch).losses
+
+    def score(self, model: nn.Module, batch: Any) -> Scores:
+        """One loss per row, the model's prediction and the target."""
+        inputs, target = batch
+        prediction = model(inputs)
+        losses = self._loss(prediction, target)
+        return Scores(losses.flatten(1).mean(1) if losses.ndim > 1 else losses, prediction, target)
+
+
+def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
+    """1 where the largest of (rows, classes) is the target class, else 0.
+
+    >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+    tensor([1., 0.])
+    """
+    return (prediction.argmax(1) == target).float()
+
+
+class TopK:
+    """1 where the target class is among the ``k`` largest of (rows, classes), else 0."""
+
+    def __init__(self, k: int = 5) -> None:
+        self.k = k
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """(rows,) float."""
+        return (prediction.topk(self.k, 1).indices == target[:, None]).any(1).float()
+
+
+def absolute_error(prediction: Tensor, target: Tensor) -> Tensor:
+    """Mean absolute error of each row, (rows,)."""
+    return (prediction - target).abs().flatten(1).mean(1) if prediction.ndim > 1 else (prediction - target).abs()

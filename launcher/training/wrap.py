@@ -1,0 +1,40 @@
+"""The model as the step uses it: compiled, and reduced over the ranks by DistributedDataParallel."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from launcher.processes.errors import SettingsError, closest
+
+
+def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device: torch.device) -> nn.Module:
+    """Compile ``model`` in place where asked for, and wrap it where there are several ranks.
+
+    Args:
+        model: on ``device``; the names of its state dict stay.
+        compiled: ``trainer.compile``: true, or the name of a backend of torch.compile.
+        options: ``ddp``, arguments of DistributedDataParallel.
+        device: of this rank.
+
+    Raises:
+        SettingsError: for an option that DistributedDataParallel does not have.
+    """
+    if compiled:
+        model.compile(backend="inductor" if compiled is True else compiled)
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    for name in options:
+        if name not in parameters:
+            raise SettingsError(f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}")
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return model
+    # Buffers are combined when they are read: no broadcast per forward. The switch has another name since torch 2.13.
+    switch = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
+    asked = {switch: False, "gradient_as_bucket_view": True, **options}
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, **asked)
