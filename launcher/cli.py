@@ -66,7 +66,9 @@ class Orders:
         """
         run = RunConfig.from_json(self.run)
         if run.digest != self.digest:
-            raise SettingsError("this rank reads other settings than rank 0: use the same version of evenshard everywhere")
+            raise SettingsError(
+                "this rank reads other settings than rank 0: use the same version of evenshard everywhere"
+            )
         return run
 
 
@@ -81,7 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
         _say(f"error: {error}")
         return WRONG_SETTINGS
     store = meet(rank)
-    orders = Orders(**json.loads(from_rank_zero(store, rank, "orders", lambda: json.dumps(asdict(prepare(words, rank))))))
+    orders = Orders(
+        **json.loads(from_rank_zero(store, rank, "orders", lambda: json.dumps(asdict(prepare(words, rank)))))
+    )
     if orders.exit_status is not None:
         return orders.exit_status
     try:
@@ -150,7 +154,9 @@ def report(error: BaseException, orders: Orders, rank: Rank, store: dist.Store) 
     except dist.DistError:
         return FAILED  # the store went down with another rank, which has told
     if first == mine:
-        text = f"error: {mine.message}" if isinstance(error, SettingsError) else f"{mine.traceback}error: {mine.headline}"
+        text = (
+            f"error: {mine.message}" if isinstance(error, SettingsError) else f"{mine.traceback}error: {mine.headline}"
+        )
         if not told_before(store, text):
             _say(text)
         tell_torchrun(mine)

@@ -225,9 +225,7 @@ def _observer(run: RunConfig, place: Place, world_size: int, limits: Limits | No
     return RunObserver(place.run_dir, status, limits.last_step if limits else 0, run.trainer.epochs)
 
 
-def _end(
-    run: RunConfig, place: Place, model: nn.Module, observer: Observer, state: str, position: Position
-) -> None:
+def _end(run: RunConfig, place: Place, model: nn.Module, observer: Observer, state: str, position: Position) -> None:
     if place.rank.rank == 0:
         save_weights(place.run_dir / "checkpoints", position.step, model)
         observer.ended(state, position, weights_sha256(model), asdict(run))

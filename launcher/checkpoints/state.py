@@ -76,7 +76,9 @@ def _find(path: Path) -> tuple[Path, bytes]:
             return folder, store.read(folder, WEIGHTS)
         except store.DamagedError as error:
             problems.append(str(error))
-    raise SettingsError(f"checkpoint.load={path}: no whole checkpoint: {'; '.join(problems) or 'nothing is kept there'}")
+    raise SettingsError(
+        f"checkpoint.load={path}: no whole checkpoint: {'; '.join(problems) or 'nothing is kept there'}"
+    )
 
 
 def _read(place: Path, content: bytes) -> Mapping[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -12,6 +13,7 @@ from hydra.utils import get_object, instantiate
 
 from launcher.configure.schema import Node
 from launcher.processes.errors import SettingsError, closest, is_users_own
+
 
 def build(option: str, node: Node, *arguments: Any, **more: Any) -> Any:
     """Build what ``node`` describes, with ``arguments`` before those of the node.
@@ -75,7 +77,8 @@ def _target(option: str, node: Node) -> Any:
     if not isinstance(name, str):
         raise SettingsError(f"{option} has no _target_: name a class or function, e.g. {option}._target_=package.Name")
     try:
-        return get_object(name)
+        with _no_log("hydra"):
+            return get_object(name)
     except InstantiationException as error:
         raise SettingsError(f"{option}._target_={name}: {_short(error)}") from error
     except Exception as error:
@@ -85,6 +88,18 @@ def _target(option: str, node: Node) -> Any:
         raise SettingsError(
             f"{option}._target_={name}: {cause}; it must be importable from the folder the command is given in"
         ) from error
+
+
+@contextmanager
+def _no_log(name: str) -> Iterator[None]:
+    """Keep a library from logging an error that is raised as well."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _parameters(target: Any) -> dict[str, inspect.Parameter]:
@@ -118,8 +133,3 @@ def _short(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def unwrap_partial(made: Any) -> Any:
-    """The call that a node with ``_partial_: true`` left open."""
-    return made() if isinstance(made, functools.partial) else made

@@ -62,7 +62,9 @@ def parse(arguments: list[str]) -> CommandLine:
     for word in unknown:
         _refuse_flag(word, parser)
     if found.multirun:
-        raise SettingsError("--multirun: sweeps are not part of this version; give one value per key and start each run")
+        raise SettingsError(
+            "--multirun: sweeps are not part of this version; give one value per key and start each run"
+        )
     return CommandLine(
         tuple(found.overrides), found.config_name, found.config_dir, found.cfg, found.resolve, found.help
     )

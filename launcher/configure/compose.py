@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -23,6 +23,7 @@ from launcher.processes.errors import SettingsError, closest
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PATHS = ("data.root", "checkpoint.load")
+FREE = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "ddp", "vars", "data.train", "data.test")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ def compose_run(line: CommandLine) -> Composed:
             del config["hydra"]
         run = OmegaConf.to_object(config)
     if not isinstance(run, RunConfig):
-        raise SettingsError(f"--config-name={line.config_name} does not start from the defaults of config.yaml: add `- config` to its defaults")
+        raise SettingsError(
+            f"--config-name={line.config_name} does not start from the defaults of config.yaml: add `- config` to its defaults"
+        )
     return Composed(RunConfig.from_json(run.to_json()), run_dir, "${now:" in template, chdir)
 
 
@@ -153,14 +156,10 @@ def _unknown_keys(config: DictConfig, cls: Any = RunConfig, prefix: str = "") ->
 
 
 def _no_such_key(key: str, known: list[str]) -> str:
-    parent, _, name = key.rpartition(".")
-    if parent and parent in known:
-        siblings = [k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent]
-        hint = closest(name, siblings)
-        hint = hint.replace("'", f"'{parent}.", 1) if hint else f"; {parent} has {', '.join(siblings)}"
-    else:
-        hint = closest(key, known)
-    return f"there is no setting {key}{hint or '; values of your own go under vars'}"
+    parent = key.rpartition(".")[0]
+    siblings = [k.rpartition(".")[2] for k in known if parent and k.rpartition(".")[0] == parent]
+    rest = f"; {parent} has {', '.join(siblings)}" if siblings else "; values of your own go under vars"
+    return f"there is no setting {key}{closest(key, known) or rest}"
 
 
 def _explain(line: CommandLine, error: Exception) -> str:
@@ -182,25 +181,34 @@ def _explain(line: CommandLine, error: Exception) -> str:
 
 
 def _explain_key(line: CommandLine, key: str) -> str:
-    known = known_keys()
-    section = key.split(".")[0]
-    free = {f.name for f in fields(RunConfig) if not is_dataclass(get_type_hints(RunConfig)[f.name])}
-    if section not in free and key not in ("data.train", "data.test") and not key.startswith(("data.train.", "data.test.")):
-        return _no_such_key(key, known)
-    present = _present_keys(line, key)
-    name = key.rpartition(".")[2]
-    return f"{key} is not in the chosen config{closest(name, present)}; to add it: +{key}=..."
+    """Why ``key`` cannot be overridden: it is misspelled, or the chosen config does not have it yet."""
+    present = [k for k in (*known_keys(), *_keys_without(line, key)) if not _within(key, k)]
+    addable = any(_within(key, free) for free in FREE)
+    hint = closest(key, present)
+    if not addable:
+        return _no_such_key(key, present)
+    return f"{key} is not in the chosen config{hint}{' Or' if hint else ';'} to add it: +{key}=..."
 
 
-def _present_keys(line: CommandLine, key: str) -> list[str]:
-    """The members that the section of ``key`` has when the override of ``key`` is left out."""
+def _within(key: str, section: str) -> bool:
+    return key.startswith(f"{section}.")
+
+
+def _keys_without(line: CommandLine, key: str) -> list[str]:
+    """Every key, in dotted form, of the config that is composed when the override of ``key`` is left out."""
     kept = [text for text in line.overrides if not text.lstrip("+~").startswith(key)]
     try:
         config = compose(line.config_name, kept)
     except Exception:  # noqa: BLE001 - another override is wrong too; this hint is a courtesy
         return []
-    section = OmegaConf.select(config, key.rpartition(".")[0])
-    return [str(k) for k in section] if isinstance(section, Mapping | DictConfig) else []
+    return list(_dotted(OmegaConf.to_container(config, resolve=False)))
+
+
+def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
 
 
 def _explain_choice(group: str, choice: str, text: str) -> str:
@@ -224,4 +232,6 @@ def check_syntax(overrides: tuple[str, ...]) -> None:
         try:
             OverridesParser.create().parse_override(text)
         except HydraException as error:
-            raise SettingsError(f"{text!r} cannot be read: {_first_line(error)}; quote values with special characters: 'key=\"value\"'") from error
+            raise SettingsError(
+                f"{text!r} cannot be read: {_first_line(error)}; quote values with special characters: 'key=\"value\"'"
+            ) from error

@@ -43,7 +43,9 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
     )
     needed = batch.min_per_device * world_size
     if batch.too_many_devices == "error":
-        raise SettingsError(f"{most}; raise batch.global_size to {needed}, lower batch.min_per_device or start {plan.active} processes")
+        raise SettingsError(
+            f"{most}; raise batch.global_size to {needed}, lower batch.min_per_device or start {plan.active} processes"
+        )
     if batch.too_many_devices == "idle":
         return run, [
             f"{plan.idle} of {world_size} devices idle: {most}; raise batch.global_size to {needed}, lower "
@@ -67,7 +69,9 @@ def _grown(run: RunConfig, size: int, most: str) -> tuple[RunConfig, list[str]]:
         return grown, notes
     rate = run.optimizer.get("lr")
     if not isinstance(rate, int | float):
-        raise SettingsError(f"batch.lr_rule={run.batch.lr_rule} needs optimizer.lr, found {rate}; set it or batch.lr_rule=none")
+        raise SettingsError(
+            f"batch.lr_rule={run.batch.lr_rule} needs optimizer.lr, found {rate}; set it or batch.lr_rule=none"
+        )
     new = rate * (factor if run.batch.lr_rule == "linear" else math.sqrt(factor))
     notes.append(f"optimizer.lr goes from {rate:g} to {new:g} by batch.lr_rule={run.batch.lr_rule}")
     return replace(grown, optimizer={**run.optimizer, "lr": new}), notes

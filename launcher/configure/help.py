@@ -55,8 +55,12 @@ def _meanings(cls: Any) -> dict[str, str]:
     """The entries of the section ``Attributes:`` of a docstring, each in one line."""
     section = (getdoc(cls) or "").partition("Attributes:")[2]
     entries = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", section, flags=re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", text) for name, text in entries}
+    return {name: re.sub(r"\s+", " ", text).replace("``", "") for name, text in entries}
 
 
 def _yaml(value: object) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool | type(None)) else str(value)  # type: ignore[arg-type]
+    return (
+        {None: "null", True: "true", False: "false"}.get(value, str(value))
+        if isinstance(value, bool | type(None))
+        else str(value)
+    )  # type: ignore[arg-type]

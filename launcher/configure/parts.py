@@ -70,7 +70,9 @@ def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
         return None
     dataset = build(f"data.{split}", node)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise SettingsError(f"data.{split}: {node['_target_']} gives {type(dataset).__name__}, which has no length or no index")
+        raise SettingsError(
+            f"data.{split}: {node['_target_']} gives {type(dataset).__name__}, which has no length or no index"
+        )
     if len(dataset) == 0:
         raise SettingsError(f"data.{split}: {node['_target_']} has no rows")
     return dataset  # type: ignore[no-any-return]
@@ -83,7 +85,9 @@ def build_optimizer(run: RunConfig, model: nn.Module) -> Optimizer:
         raise SettingsError(f"model: {run.model['_target_']} has no parameters that learn")
     optimizer = build("optimizer", run.optimizer, parameters)
     if not isinstance(optimizer, Optimizer):
-        raise SettingsError(f"optimizer: {run.optimizer['_target_']} gives {type(optimizer).__name__}, not a torch.optim.Optimizer")
+        raise SettingsError(
+            f"optimizer: {run.optimizer['_target_']} gives {type(optimizer).__name__}, not a torch.optim.Optimizer"
+        )
     return optimizer
 
 
@@ -100,5 +104,7 @@ def _build_task(run: RunConfig) -> Task:
         return build("task", run.task)  # type: ignore[no-any-return]
     node = dict(run.loss)
     if accepts("loss", node, "reduction") and node.setdefault("reduction", "none") != "none":
-        raise SettingsError(f"loss.reduction={node['reduction']}: the loop weights the rows itself; set loss.reduction=none")
+        raise SettingsError(
+            f"loss.reduction={node['reduction']}: the loop weights the rows itself; set loss.reduction=none"
+        )
     return build("task", run.task, loss=build_function("loss", node))  # type: ignore[no-any-return]

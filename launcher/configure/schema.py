@@ -102,7 +102,7 @@ class TrainerConfig:
         stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
     """
 
-    epochs: int = 10
+    epochs: int = 15
     max_steps: int | None = None
     precision: str = "fp32"
     compile: Any = False
@@ -208,10 +208,14 @@ class RunConfig:
         one_of("mode", self.mode, MODES)
         for name in ("model", "task", "optimizer") if self.mode == "train" else ("model", "task"):
             if "_target_" not in getattr(self, name):
-                raise SettingsError(f"{name} has no _target_: choose one of conf/{name}/, e.g. {name}=NAME, or give {name}._target_")
+                raise SettingsError(
+                    f"{name} has no _target_: choose one of conf/{name}/, e.g. {name}=NAME, or give {name}._target_"
+                )
         split = "test" if self.mode == "evaluate" else "train"
         if "_target_" not in getattr(self.data, split):
-            raise SettingsError(f"data.{split} has no _target_: mode={self.mode} needs rows to {self.mode} on; choose data=NAME")
+            raise SettingsError(
+                f"data.{split} has no _target_: mode={self.mode} needs rows to {self.mode} on; choose data=NAME"
+            )
         if self.mode == "evaluate" and not self.checkpoint.load:
             raise SettingsError("mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights")
 

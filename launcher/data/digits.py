@@ -22,7 +22,9 @@ def digits(train: bool = True) -> InMemory:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - only this dataset needs it
     except ImportError as error:
-        raise ValueError("the digits come with scikit-learn, which is not installed: pip install 'evenshard[demo]'") from error
+        raise ValueError(
+            "the digits come with scikit-learn, which is not installed: pip install 'evenshard[demo]'"
+        ) from error
     images, classes = load_digits(return_X_y=True)
     order = np.random.RandomState(0).permutation(len(images))  # noqa: NPY002 - its stream is frozen for ever
     rows = order[TEST_ROWS:] if train else order[:TEST_ROWS]

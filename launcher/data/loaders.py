@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 
-
 def loader(
     dataset: Dataset[Any], batches: Sampler[list[int]], workers: int, device: torch.device, seed: int
 ) -> DataLoader[Any]:

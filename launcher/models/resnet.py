@@ -39,12 +39,20 @@ def _weights(source: str) -> dict[str, Tensor]:
         except OSError as error:
             raise ValueError(f"weights=download: {error}; download the file elsewhere and set weights=PATH") from error
     if not Path(source).is_file():
-        raise ValueError(f"weights={source}: there is no such file; give a state dict of torchvision's resnet18, `download` or null")
+        raise ValueError(
+            f"weights={source}: there is no such file; give a state dict of torchvision's resnet18, `download` or null"
+        )
     loaded: Any = torch.load(source, map_location="cpu", weights_only=True)
     return loaded  # type: ignore[no-any-return]
 
 
 def _load_matching(model: nn.Module, weights: dict[str, Tensor]) -> None:
     own = model.state_dict()
-    replaced = {name for name in ("conv1.weight", "fc.weight", "fc.bias") if name in weights and weights[name].shape != own[name].shape}
-    model.load_state_dict({**{name: own[name] for name in replaced}, **{k: v for k, v in weights.items() if k not in replaced}})
+    replaced = {
+        name
+        for name in ("conv1.weight", "fc.weight", "fc.bias")
+        if name in weights and weights[name].shape != own[name].shape
+    }
+    model.load_state_dict(
+        {**{name: own[name] for name in replaced}, **{k: v for k, v in weights.items() if k not in replaced}}
+    )

@@ -69,8 +69,14 @@ class RunObserver(Observer):
         self._epochs = epochs
         self._tensorboard = TensorBoard(run_dir)
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=CONSOLE, transient=True, refresh_per_second=2, disable=not CONSOLE.is_terminal,
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=CONSOLE,
+            transient=True,
+            refresh_per_second=2,
+            disable=not CONSOLE.is_terminal,
         )
         self._task = self._bar.add_task("steps", total=last_step)
         self._since = (time.perf_counter(), 0)
@@ -94,8 +100,14 @@ class RunObserver(Observer):
         """The results of an evaluation, as a line on the console too."""
         values = {f"test/{name}": value for name, value in results.items()}
         self._record(position, values)
-        where = f"epoch {position.epoch + 1}/{self._epochs}  step {position.step}/{self._last_step}  " if self._last_step else ""
-        known = {name: v for name, v in {**self._status.metrics, **values}.items() if name not in ("train/lr", "test/rows")}
+        where = (
+            f"epoch {position.epoch + 1}/{self._epochs}  step {position.step}/{self._last_step}  "
+            if self._last_step
+            else ""
+        )
+        known = {
+            name: v for name, v in {**self._status.metrics, **values}.items() if name not in ("train/lr", "test/rows")
+        }
         log.info("%s%s", where, "  ".join(f"{name} {_short(v)}" for name, v in known.items()))
 
     def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:

@@ -49,7 +49,11 @@ class Rank:
         """
         if "RANK" in environment or "WORLD_SIZE" in environment:
             return _from_torchrun(environment)
-        if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and _number(environment, "SLURM_NTASKS") > 1:
+        if (
+            "SLURM_PROCID" in environment
+            and "SLURM_STEP_ID" in environment
+            and _number(environment, "SLURM_NTASKS") > 1
+        ):
             return _from_slurm(environment)
         return cls()
 
@@ -91,7 +95,9 @@ def _from_slurm(environment: Mapping[str, str]) -> Rank:
 
 def _text(environment: Mapping[str, str], name: str) -> str:
     if not environment.get(name):
-        raise SettingsError(f"the environment variable {name} is not set; start several processes with torchrun or srun")
+        raise SettingsError(
+            f"the environment variable {name} is not set; start several processes with torchrun or srun"
+        )
     return environment[name]
 
 

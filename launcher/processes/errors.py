@@ -52,9 +52,14 @@ class Failure:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known word that looks most like ``word``, or an empty string."""
-    found = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    """``"; did you mean 'x'?"`` for the known word that looks most like ``word``, or an empty string.
+
+    >>> closest("modle", ["mode", "model"])
+    "; did you mean 'model'?"
+    """
+    found = get_close_matches(word, list(known), n=5, cutoff=0.6)
+    swapped = [name for name in found if sorted(name) == sorted(word)]
+    return f"; did you mean {(swapped or found)[0]!r}?" if found else ""
 
 
 def one_of(option: str, value: object, allowed: Iterable[str]) -> None:

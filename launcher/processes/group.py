@@ -27,9 +27,7 @@ def meet(rank: Rank) -> dist.Store:
     if rank.started_by == "torchrun":
         store, _, _ = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
     else:
-        store = dist.TCPStore(
-            rank.host, rank.port, rank.world_size, is_master=rank.rank == 0, timeout=MEETING_TIMEOUT
-        )
+        store = dist.TCPStore(rank.host, rank.port, rank.world_size, is_master=rank.rank == 0, timeout=MEETING_TIMEOUT)
     return dist.PrefixStore(NAMESPACE, store)
 
 

@@ -18,7 +18,12 @@ ROWS = 2
 
 
 def check_rows(
-    option: str, dataset: Dataset[Any], model: nn.Module, task: Task, metrics: Mapping[str, Metric], device: torch.device
+    option: str,
+    dataset: Dataset[Any],
+    model: nn.Module,
+    task: Task,
+    metrics: Mapping[str, Metric],
+    device: torch.device,
 ) -> None:
     """Put the first rows of ``dataset`` through ``model`` in evaluation mode, without gradients.
 

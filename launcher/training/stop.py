@@ -35,7 +35,9 @@ class StopRule:
 
     def holds(self, results: Mapping[str, float]) -> bool:
         """Whether ``results`` fulfil every condition."""
-        return bool(self.conditions) and all(OPERATORS[sign](results[name], bound) for name, sign, bound in self.conditions)
+        return bool(self.conditions) and all(
+            OPERATORS[sign](results[name], bound) for name, sign, bound in self.conditions
+        )
 
 
 def _condition(part: str, text: str, metrics: Collection[str]) -> tuple[str, str, float]:
@@ -46,7 +48,9 @@ def _condition(part: str, text: str, metrics: Collection[str]) -> tuple[str, str
         )
     name, sign, bound = found.groups()
     if name not in metrics:
-        raise SettingsError(f"trainer.stop_when={text!r}: {name} is not evaluated{closest(name, metrics)}; there are {', '.join(metrics) or 'no metrics without data.test'}")
+        raise SettingsError(
+            f"trainer.stop_when={text!r}: {name} is not evaluated{closest(name, metrics)}; there are {', '.join(metrics) or 'no metrics without data.test'}"
+        )
     try:
         return name, sign, float(bound)
     except ValueError as error:

@@ -30,7 +30,9 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
     parameters = inspect.signature(DistributedDataParallel).parameters
     for name in options:
         if name not in parameters:
-            raise SettingsError(f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}")
+            raise SettingsError(
+                f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}"
+            )
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return model
     # Buffers are combined when they are read: no broadcast per forward. The switch has another name since torch 2.13.
