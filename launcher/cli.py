@@ -17,6 +17,7 @@ from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
 from launcher.observe.logs import log_to
 from launcher.observe.status import write_failure
+from launcher.plan import plan_text
 from launcher.processes.environment import Rank
 from launcher.processes.errors import (
     FAILED,
@@ -29,10 +30,9 @@ from launcher.processes.errors import (
     told_before,
 )
 from launcher.processes.group import device_of, from_rank_zero, meet
-from launcher.processes.spawn import processes_of, start_processes
 from launcher.processes.signals import end_on_sigterm
+from launcher.processes.spawn import processes_of, start_processes
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
-from launcher.plan import plan_text
 from launcher.run import Place, start
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,13 +17,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
-from launcher.configure.build import build
 from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import (
-    Learner,
-    build_dataset,
-    build_learner,
+    Parts,
     build_optimizer,
+    build_parts,
     build_scheduler,
     seed_streams,
 )
@@ -32,7 +31,7 @@ from launcher.observe.observer import Observer, Position, RunObserver
 from launcher.observe.status import Status
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
-from launcher.processes.group import device_of, idle, process_group, release_idle
+from launcher.processes.group import idle, process_group, release_idle
 from launcher.training.batchnorm import combine_buffers
 from launcher.training.check import check_rows
 from launcher.training.evaluate import Evaluator
@@ -40,6 +39,7 @@ from launcher.training.loop import Limits, Training
 from launcher.training.precision import Precision
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
+from launcher.training.task import Task
 from launcher.training.wrap import wrap
 from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler
 
@@ -92,59 +92,45 @@ def start(run: RunConfig, place: Place) -> None:
 
 def train(run: RunConfig, place: Place, plan: BatchPlan) -> None:
     """Train, evaluate and keep the weights."""
-    learner = build_learner(run, place.device)
+    parts = build_parts(run, place.device)
     if run.checkpoint.load:
-        log.info("weights from %s", load_weights(learner.model, run.checkpoint.load))
-    rows, test = build_dataset(run, "train"), build_dataset(run, "test")
-    _check(learner, {"data.train": rows, "data.test": test}, place.device)
-    training = assemble(run, place, plan, learner, rows, test)
+        log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
+    _check(parts, place.device)
+    training = assemble(run, place, plan, parts)
     seed_streams(run.seed, "rank", place.rank.rank)
     with training.observer.progress():
         state, position = training.run()
-    combine_buffers(learner.model, _weight(plan, place.rank))
-    _end(run, place, learner.model, training.observer, state, position)
+    combine_buffers(parts.model, _weight(plan, place.rank))
+    if place.rank.rank == 0:
+        save_weights(place.run_dir / "checkpoints", position.step, parts.model)
+        training.observer.ended(state, position, weights_sha256(parts.model), asdict(run))
 
 
 def evaluate(run: RunConfig, place: Place) -> None:
     """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once."""
-    learner = build_learner(run, place.device)
-    source = load_weights(learner.model, str(run.checkpoint.load))
-    test = build_dataset(run, "test")
-    _check(learner, {"data.test": test}, place.device)
+    parts = build_parts(run, place.device)
+    source = load_weights(parts.model, str(run.checkpoint.load))
+    _check(parts, place.device)
     observer = _observer(run, place, place.rank.world_size)
     if place.rank.rank == 0:
-        log.info("%s\nweights          %s", place.describe(place.rank.world_size), source)
-    observer.evaluated(Position(), _evaluation(run, place, learner, test)())
-    observer.ended("finished", Position(), weights_sha256(learner.model), {})
+        log.info("weights          %s\n%s", source, place.describe(place.rank.world_size))
+    observer.evaluated(Position(), _evaluation(run, place, parts)())
+    observer.ended("finished", Position(), weights_sha256(parts.model), {})
 
 
-def assemble(
-    run: RunConfig, place: Place, plan: BatchPlan, learner: Learner, rows: Dataset[Any], test: Dataset[Any] | None
-) -> Training:
+def assemble(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Training:
     """Put the parts of a training together; says what will happen."""
-    sampler = _sampler(run, plan, place.rank, rows)
-    report = plan.report(len(rows), run.batch.tail)  # type: ignore[arg-type]
-    last_step = min(run.trainer.max_steps or 2**62, report.steps_per_epoch * run.trainer.epochs)
-    observed = [] if test is None else ["loss", *learner.metrics]
-    limits = Limits(
-        epochs=run.trainer.epochs,
-        last_step=last_step,
-        evaluate_every=run.trainer.evaluate_every,
-        log_every=run.trainer.log_every,
-        stop=StopRule.parse(run.trainer.stop_when, observed),
-    )
-    stepper = _stepper(run, place, plan, learner, last_step)
+    assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
+    sampler = _sampler(run, plan, place.rank, parts.train)
+    report = sampler.report()
+    limits = _limits(run, report.steps_per_epoch, parts)
+    stepper = _stepper(run, place, plan, parts.model, parts.task, limits.last_step)
     observer = _observer(run, place, plan.active, limits)
     if place.rank.rank == 0:
         log.info("%s\n%s", report, place.describe(plan.active))
-    return Training(
-        stepper,
-        sampler,
-        loader(rows, sampler, run.data.workers, place.device, run.seed),
-        None if test is None else _combined(learner.model, plan, place.rank, _evaluation(run, place, learner, test)),
-        observer,
-        limits,
-    )
+    rows = loader(parts.train, sampler, run.data.workers, place.device, run.seed)
+    evaluation = None if parts.test is None else _combined(run, place, plan, parts)
+    return Training(stepper, sampler, rows, evaluation, observer, limits)
 
 
 @contextmanager
@@ -154,10 +140,21 @@ def _group(run: RunConfig, place: Place, world_size: int) -> Iterator[None]:
         yield
 
 
-def _check(learner: Learner, datasets: Mapping[str, Dataset[Any] | None], device: torch.device) -> None:
-    for option, dataset in datasets.items():
+def _check(parts: Parts, device: torch.device) -> None:
+    for option, dataset in {"data.train": parts.train, "data.test": parts.test}.items():
         if dataset is not None:
-            check_rows(option, dataset, learner.model, learner.task, learner.metrics, device)
+            check_rows(option, dataset, parts.model, parts.task, parts.metrics, device)
+
+
+def _limits(run: RunConfig, steps_per_epoch: int, parts: Parts) -> Limits:
+    evaluated = [] if parts.test is None else ["loss", *parts.metrics]
+    return Limits(
+        epochs=run.trainer.epochs,
+        last_step=min(run.trainer.max_steps or sys.maxsize, steps_per_epoch * run.trainer.epochs),
+        evaluate_every=run.trainer.evaluate_every,
+        log_every=run.trainer.log_every,
+        stop=StopRule.parse(run.trainer.stop_when, evaluated),
+    )
 
 
 def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
@@ -177,11 +174,11 @@ def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) ->
         raise SettingsError(in_config_words(str(error))) from error
 
 
-def _stepper(run: RunConfig, place: Place, plan: BatchPlan, learner: Learner, steps: int) -> Stepper:
-    optimizer = build_optimizer(run, learner.model)
+def _stepper(run: RunConfig, place: Place, plan: BatchPlan, model: nn.Module, task: Task, steps: int) -> Stepper:
+    optimizer = build_optimizer(run, model)
     return Stepper(
-        model=wrap(learner.model, run.trainer.compile, run.ddp, place.device),
-        task=learner.task,
+        model=wrap(model, run.trainer.compile, run.ddp, place.device),
+        task=task,
         optimizer=optimizer,
         scheduler=build_scheduler(run, optimizer, steps),
         precision=Precision.of(run.trainer.precision, place.device.type),
@@ -192,22 +189,22 @@ def _stepper(run: RunConfig, place: Place, plan: BatchPlan, learner: Learner, st
     )
 
 
-def _evaluation(run: RunConfig, place: Place, learner: Learner, test: Dataset[Any]) -> Callable[[], dict[str, float]]:
+def _evaluation(run: RunConfig, place: Place, parts: Parts) -> Callable[[], dict[str, float]]:
+    assert parts.test is not None, "mode=evaluate needs data.test"  # noqa: S101 - our own mistake
     world_size = dist.get_world_size() if dist.is_initialized() else 1
-    batches = ExactlyOnceSampler(len(test), run.data.evaluate_batch, place.rank.rank, world_size)  # type: ignore[arg-type]
-    rows = loader(test, batches, run.data.workers, place.device, run.seed)
+    batches = ExactlyOnceSampler(parts.test, run.data.evaluate_batch, place.rank.rank, world_size)
+    rows = loader(parts.test, batches, run.data.workers, place.device, run.seed)
     precision = Precision.of(run.trainer.precision, place.device.type)
-    evaluator = Evaluator(learner.task, learner.metrics, precision, place.device, run.trainer.channels_last)
-    return partial(evaluator.evaluate, learner.model, rows)
+    evaluator = Evaluator(parts.task, parts.metrics, precision, place.device, run.trainer.channels_last)
+    return partial(evaluator.evaluate, parts.model, rows)
 
 
-def _combined(
-    model: nn.Module, plan: BatchPlan, rank: Rank, evaluation: Callable[[], dict[str, float]]
-) -> Callable[[], dict[str, float]]:
-    """The evaluation of the buffers that all ranks made together."""
+def _combined(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Callable[[], dict[str, float]]:
+    """The evaluation, with the buffers that all ranks made together."""
+    evaluation = _evaluation(run, place, parts)
 
     def evaluate() -> dict[str, float]:
-        combine_buffers(model, _weight(plan, rank))
+        combine_buffers(parts.model, _weight(plan, place.rank))
         return evaluation()
 
     return evaluate
@@ -223,9 +220,3 @@ def _observer(run: RunConfig, place: Place, world_size: int, limits: Limits | No
         return Observer()
     status = Status(world_size=world_size, restarts=place.rank.attempt)
     return RunObserver(place.run_dir, status, limits.last_step if limits else 0, run.trainer.epochs)
-
-
-def _end(run: RunConfig, place: Place, model: nn.Module, observer: Observer, state: str, position: Position) -> None:
-    if place.rank.rank == 0:
-        save_weights(place.run_dir / "checkpoints", position.step, model)
-        observer.ended(state, position, weights_sha256(model), asdict(run))

@@ -88,7 +88,7 @@ def simulate(
 
 
 def _variables(world_size: int, port: int) -> dict[str, str]:
-    """torchrun's variables, but for those that differ from rank to rank."""
+    """Give torchrun's variables, but for those that differ from rank to rank."""
     return {
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
@@ -106,6 +106,7 @@ def _processes(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in PRELOADED if name in sys.modules or name.startswith("launcher")])
     ranks: dict[Connection, BaseProcess] = {}
+    process: BaseProcess
     try:
         for rank in range(world_size):
             mine, theirs = context.Pipe(duplex=False)

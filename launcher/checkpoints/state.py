@@ -74,7 +74,7 @@ def _find(path: Path) -> tuple[Path, bytes]:
     for folder in candidates:
         try:
             return folder, store.read(folder, WEIGHTS)
-        except store.DamagedError as error:
+        except store.DamagedError as error:  # noqa: PERF203 - few folders
             problems.append(str(error))
     raise SettingsError(
         f"checkpoint.load={path}: no whole checkpoint: {'; '.join(problems) or 'nothing is kept there'}"

@@ -71,7 +71,7 @@ def parse(arguments: list[str]) -> CommandLine:
 
 
 def _refuse_flag(word: str, parser: argparse.ArgumentParser) -> NoReturn:
-    name = word.split("=")[0]
+    name = word.split("=", maxsplit=1)[0]
     if name.replace("_", "-") == "--local-rank":
         raise SettingsError(
             f"{word}: ranks are read from the environment; start with torchrun instead of torch.distributed.launch"

@@ -56,7 +56,7 @@ def compose_run(line: CommandLine) -> Composed:
         SettingsError: for whatever is wrong with them, in the words of the config.
     """
     config = compose_config(line)
-    with _in_plain_words(config):
+    with _in_plain_words():
         run_dir, template = Path(config.hydra.run.dir).absolute(), _raw(config, "hydra.run.dir")
         chdir = bool(config.hydra.job.chdir)
         with open_dict(config):
@@ -64,7 +64,7 @@ def compose_run(line: CommandLine) -> Composed:
         run = OmegaConf.to_object(config)
     if not isinstance(run, RunConfig):
         raise SettingsError(
-            f"--config-name={line.config_name} does not start from the defaults of config.yaml: add `- config` to its defaults"
+            f"--config-name={line.config_name} lacks the settings of config.yaml: add `- config` to its defaults"
         )
     return Composed(RunConfig.from_json(run.to_json()), run_dir, "${now:" in template, chdir)
 
@@ -89,7 +89,7 @@ def compose_config(line: CommandLine) -> DictConfig:
 def show_config(line: CommandLine) -> str:
     """The composed config as YAML, for ``--cfg``."""
     config = compose_config(line)
-    with _in_plain_words(config):
+    with _in_plain_words():
         part = {"job": _without_hydra(config), "hydra": config.hydra, "all": config}[line.show or "job"]
         return OmegaConf.to_yaml(part, resolve=line.resolve)
 
@@ -134,7 +134,7 @@ def _make_paths_absolute(config: DictConfig) -> None:
 
 
 @contextmanager
-def _in_plain_words(config: DictConfig) -> Iterator[None]:
+def _in_plain_words() -> Iterator[None]:
     try:
         yield
     except OmegaConfBaseException as error:

@@ -38,8 +38,8 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
     if plan.idle == 0:
         return run, []
     most = (
-        f"batch.global_size={batch.global_size} feeds {plan.active} devices with batch.min_per_device={batch.min_per_device} "
-        f"rows each, and there are {world_size}"
+        f"batch.global_size={batch.global_size} feeds {plan.active} devices with "
+        f"batch.min_per_device={batch.min_per_device} rows each, and there are {world_size}"
     )
     needed = batch.min_per_device * world_size
     if batch.too_many_devices == "error":
@@ -47,10 +47,11 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
             f"{most}; raise batch.global_size to {needed}, lower batch.min_per_device or start {plan.active} processes"
         )
     if batch.too_many_devices == "idle":
-        return run, [
+        note = (
             f"{plan.idle} of {world_size} devices idle: {most}; raise batch.global_size to {needed}, lower "
             "batch.min_per_device, or let it grow with batch.too_many_devices=grow"
-        ]
+        )
+        return run, [note]
     return _grown(run, needed, most)
 
 

@@ -59,8 +59,5 @@ def _meanings(cls: Any) -> dict[str, str]:
 
 
 def _yaml(value: object) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if isinstance(value, bool | type(None))
-        else str(value)
-    )  # type: ignore[arg-type]
+    words = {"None": "null", "True": "true", "False": "false"}
+    return words.get(str(value), str(value))

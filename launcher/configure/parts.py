@@ -25,18 +25,22 @@ RUN_LENGTH = ("total_steps", "T_max", "total_iters")
 
 
 @dataclass(frozen=True)
-class Learner:
-    """What learns, and how it is judged.
+class Parts:
+    """What a run is about.
 
     Attributes:
         model: on its device, not wrapped.
         task: rows to losses.
         metrics: by name.
+        train: rows to train on; None where nothing is trained.
+        test: rows to evaluate on; None where nothing is evaluated.
     """
 
     model: nn.Module
     task: Task
     metrics: Mapping[str, Metric]
+    train: Dataset[Any] | None
+    test: Dataset[Any] | None
 
 
 def seed_streams(seed: int, *place: object) -> None:
@@ -48,15 +52,16 @@ def seed_streams(seed: int, *place: object) -> None:
     torch.manual_seed(number)
 
 
-def build_learner(run: RunConfig, device: torch.device) -> Learner:
-    """The model, with the same initial weights on every rank, its task and its metrics."""
-    seed_streams(run.seed, "weights")
-    model = build("model", run.model)
-    if not isinstance(model, nn.Module):
-        raise SettingsError(f"model: {run.model['_target_']} gives {type(model).__name__}, not a torch.nn.Module")
-    model = model.to(device, memory_format=torch.channels_last) if run.trainer.channels_last else model.to(device)
+def build_parts(run: RunConfig, device: torch.device) -> Parts:
+    """Everything but optimizer and scheduler; the model has the same initial weights on every rank.
+
+    Raises:
+        SettingsError: where a node cannot be built or gives something of another kind.
+    """
+    train = build_dataset(run, "train") if run.mode == "train" else None
+    test = build_dataset(run, "test")
     metrics = {name: build_function(f"metrics.{name}", node) for name, node in run.metrics.items()}
-    return Learner(model, _build_task(run), metrics)
+    return Parts(_build_model(run, device), _build_task(run), metrics, train, test)
 
 
 def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
@@ -97,6 +102,16 @@ def build_scheduler(run: RunConfig, optimizer: Optimizer, steps: int) -> LRSched
         return None
     length = {name: steps for name in RUN_LENGTH if name in run.scheduler and run.scheduler[name] is None}
     return build("scheduler", {**run.scheduler, **length}, optimizer)  # type: ignore[no-any-return]
+
+
+def _build_model(run: RunConfig, device: torch.device) -> nn.Module:
+    seed_streams(run.seed, "weights")
+    model = build("model", run.model)
+    if not isinstance(model, nn.Module):
+        raise SettingsError(f"model: {run.model['_target_']} gives {type(model).__name__}, not a torch.nn.Module")
+    return model.to(device).to(
+        memory_format=torch.channels_last if run.trainer.channels_last else torch.preserve_format
+    )
 
 
 def _build_task(run: RunConfig) -> Task:

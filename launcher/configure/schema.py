@@ -226,7 +226,8 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
         """The settings that ``to_json`` wrote."""
-        return _from_plain(cls, json.loads(text))
+        run: RunConfig = _from_plain(cls, json.loads(text))
+        return run
 
     @property
     def digest(self) -> str:

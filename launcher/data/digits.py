@@ -26,7 +26,7 @@ def digits(train: bool = True) -> InMemory:
             "the digits come with scikit-learn, which is not installed: pip install 'evenshard[demo]'"
         ) from error
     images, classes = load_digits(return_X_y=True)
-    order = np.random.RandomState(0).permutation(len(images))  # noqa: NPY002 - its stream is frozen for ever
+    order = np.random.RandomState(0).permutation(len(images))
     rows = order[TEST_ROWS:] if train else order[:TEST_ROWS]
     pixels = torch.from_numpy(images[rows]).float().view(-1, 1, 8, 8) / 16
     return InMemory(pixels, torch.from_numpy(classes[rows]).long())

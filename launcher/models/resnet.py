@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def resnet18(classes: int = 10, weights: str | None = None, *, small_images: bool = False) -> nn.Module:
-    """torchvision's ResNet-18 with a last layer for ``classes``.
+    """Build torchvision's ResNet-18 with a last layer for ``classes``.
 
     Args:
         classes: outputs.

@@ -97,8 +97,8 @@ def device_of(rank: Rank, wanted: str) -> torch.device:
         return torch.device("cpu")
     if rank.local_rank >= count:
         raise SettingsError(
-            f"launch.device={wanted}: local rank {rank.local_rank} needs a CUDA device of its own, this node shows {count}; "
-            "start fewer processes per node or set launch.device=cpu"
+            f"launch.device={wanted}: local rank {rank.local_rank} needs a CUDA device of its own, this node shows "
+            f"{count}; start fewer processes per node or set launch.device=cpu"
         )
     torch.cuda.set_device(rank.local_rank)
     return torch.device("cuda", rank.local_rank)

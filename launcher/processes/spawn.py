@@ -24,7 +24,8 @@ def processes_of(asked: int | None, rank: Rank) -> int:
         return rank.world_size
     if rank.started_by != "python":
         raise SettingsError(
-            f"launch.processes={asked}, but {rank.started_by} started {rank.local_world_size} on this node; leave launch.processes out"
+            f"launch.processes={asked}, but {rank.started_by} started {rank.local_world_size} on this node; "
+            "leave launch.processes out"
         )
     return asked
 

@@ -21,7 +21,8 @@ def combine_buffers(model: nn.Module, weight: float) -> None:
     if running:
         flat = torch.cat([buffer.double().flatten() for buffer in running]) * weight
         dist.all_reduce(flat)
-        for buffer, mean in zip(running, flat.split([b.numel() for b in running]), strict=True):
+        sizes = [buffer.numel() for buffer in running]
+        for buffer, mean in zip(running, torch.split(flat, sizes), strict=True):
             buffer.copy_(mean.view_as(buffer))
     averaged = {id(buffer) for buffer in running}
     for buffer in model.buffers():

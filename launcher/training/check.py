@@ -46,7 +46,8 @@ def check_rows(
             if is_users_own(error) and not isinstance(error, RuntimeError):
                 raise
             raise SettingsError(
-                f"model, loss and {option} do not fit together: {type(error).__name__}: {error} (a batch is {shapes(batch)})"
+                f"model, loss and {option} do not fit together: {type(error).__name__}: {error} "
+                f"(a batch is {shapes(batch)})"
             ) from error
         _check_shape("loss", scores.losses, rows, "; set loss.reduction=none or return one loss per row from the task")
         for name, metric in metrics.items():

@@ -74,7 +74,7 @@ class Stepper:
         """Gradients are reduced over the ranks in the backward of the last micro-batch alone."""
         if last or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
-        return self.model.no_sync()  # type: ignore[no-any-return]
+        return self.model.no_sync()
 
 
 def to_device(batch: Any, device: torch.device, channels_last: bool = False) -> Any:

@@ -42,16 +42,15 @@ class StopRule:
 
 def _condition(part: str, text: str, metrics: Collection[str]) -> tuple[str, str, float]:
     found = PART.fullmatch(part)
+    rule = f"trainer.stop_when={text!r}"
     if not found:
-        raise SettingsError(
-            f"trainer.stop_when={text!r}: {part.strip()!r} is no condition; write e.g. 'accuracy >= 0.99 and loss <= 0.1'"
-        )
+        raise SettingsError(f"{rule}: {part.strip()!r} is no condition; write e.g. 'accuracy >= 0.99 and loss <= 0.1'")
     name, sign, bound = found.groups()
+    if not metrics:
+        raise SettingsError(f"{rule}: nothing is evaluated without data.test")
     if name not in metrics:
-        raise SettingsError(
-            f"trainer.stop_when={text!r}: {name} is not evaluated{closest(name, metrics)}; there are {', '.join(metrics) or 'no metrics without data.test'}"
-        )
+        raise SettingsError(f"{rule}: {name} is not evaluated{closest(name, metrics)}; there are {', '.join(metrics)}")
     try:
         return name, sign, float(bound)
     except ValueError as error:
-        raise SettingsError(f"trainer.stop_when={text!r}: {bound} is not a number") from error
+        raise SettingsError(f"{rule}: {bound} is not a number") from error
