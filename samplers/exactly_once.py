@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch.utils.data import Sampler
 
+from samplers.orders import sequential_order
 from samplers.ranks import resolve_ranks
 from samplers.settings import whole_number
-from samplers.sources import sequential_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

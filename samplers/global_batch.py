@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
 
-from samplers.passes import Pass, Share, check_tail
+from samplers.agreement import check_agreement, compares_ranks
+from samplers.orders import FromSampler, fitting_order, shuffled_order
+from samplers.passes import Pass, Share, check_pad_weight, check_tail
 from samplers.plan import BatchPlan
 from samplers.ranks import resolve_ranks
-from samplers.settings import SettingTypeError, whole_number
-from samplers.sources import shuffled_order
+from samplers.settings import switch, whole_number
 from samplers.state import VERSION, Position, check_matches, read_position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from samplers.orders import Order
     from samplers.report import PlanReport
 
 __all__ = ["FixedGlobalBatchSampler"]
+
+_log = logging.getLogger(__name__)
 
 
 class FixedGlobalBatchSampler(Sampler[list[int]]):
     """Yields this rank's micro-batches, lists of dataset indices; give it to a DataLoader as `batch_sampler`.
 
     Global batch number k of an epoch holds the same rows whatever the number of ranks, the size of micro-batches, the
-    number of workers and the place where training was interrupted. Its rows are dealt to ranks like cards. Every rank
+    number of workers and the place where training was interrupted. (With `spread`, whether the tail makes a step
+    depends on the number of ranks; whole global batches do not.) Its rows are dealt to ranks like cards. Every rank
     yields the same number of micro-batches, none smaller than `min_per_device`.
 
     After a whole pass, iterating again moves to the next epoch by itself; an abandoned pass is repeated. A pass is
     whole when its last micro-batch was drawn.
 
     Args:
-        source: a dataset with `__len__`, a number of rows, or an order.
+        source: a dataset with `__len__`, a number of rows, an order, or a torch sampler that does not deal to ranks.
         global_size: rows of one optimizer step over all ranks.
         rank: this rank; with `world_size` left out too, both come from torch.distributed.
         world_size: number of ranks.
@@ -45,6 +49,10 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         max_per_device: most rows of a micro-batch, None for no limit; larger shares are accumulated.
         pad_weight: 0, padded rows do not count, or 1, they count like any other.
         allow_global_size_change: whether a state written with another global size is continued, by rows.
+        compare_ranks: whether the ranks of torch.distributed compare their settings and positions at the start of
+            a pass; where None, if rank and world size were left out.
+        dataset: is told the epoch by `set_epoch` at the start of every pass, see `SeededRows`; the source itself where
+            it is such a dataset.
 
     Raises:
         ValueError: settings that contradict each other, a rank that would idle, or no step in an epoch.
@@ -67,34 +75,58 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         max_per_device: int | None = None,
         pad_weight: int = 0,
         allow_global_size_change: bool = False,
+        compare_ranks: bool | None = None,
+        dataset: object = None,
     ) -> None:
         self.rank, size = resolve_ranks(rank, world_size)
         self.plan = BatchPlan(global_size, size, min_per_device, max_per_device)
         self.plan.check_works(self.rank)
-        self.order: Order = shuffled_order(source, seed)
+        self._compares = compares_ranks(compare_ranks, left_out=rank is None, world_size=size)
+        self.order = fitting_order(shuffled_order(source, seed), self.plan.global_size, tail)
         self.n = len(self.order)
         self.tail = check_tail(self.plan, self.n, tail)
-        self._pad_counts = _check_pad_weight(pad_weight)
-        self._global_size_may_change = _check_switch(allow_global_size_change)
+        self._tell_epoch = _epoch_setter(source if dataset is None else dataset)
+        self._pad_counts = check_pad_weight(pad_weight)
+        self._global_size_may_change = switch("allow_global_size_change", allow_global_size_change)
         self._phase = 0  # with `carry`: where global batches are cut in the endless row of epochs, modulo global_size
         self._whole = False
         self._passes = 0
+        self._drawn = 0
         self._pass = self._pass_at(Position())
 
     def __iter__(self) -> Iterator[list[int]]:
         """Start the next pass: a new epoch after a whole pass, else the same pass again."""
         if self._whole:
             self._enter(self._pass.epoch + 1)
+        elif self._drawn:
+            _log.warning(
+                "The pass of epoch %d was abandoned after %d of %d micro-batches and is repeated; call set_epoch to "
+                "move on",
+                self.epoch,
+                self._drawn,
+                self._pass.micro_batches,
+            )
         self._passes += 1
+        self._drawn = 0
         return self._run(self._pass, self._passes)
 
     def _run(self, current: Pass, number: int) -> Iterator[list[int]]:
-        left = current.micro_batches
-        for rows in current.draw(self.rank, self.order):
-            left -= 1
-            if left == 0 and number == self._passes:
-                self._whole = True
+        # Not in __iter__: loaders call that twice, and some ranks may do so when others do not.
+        self._begin(current)
+        count = current.micro_batches
+        for drawn, rows in enumerate(current.draw(self.rank, self.order), start=1):
+            if number == self._passes:
+                self._drawn = drawn
+                self._whole = drawn == count
             yield rows
+
+    def _begin(self, current: Pass) -> None:
+        if self._compares:
+            check_agreement({**self._identity(), "pass": current.facts()})
+            if isinstance(self.order, FromSampler):
+                for epoch in ([current.epoch - 1] if current.carried else []) + [current.epoch]:
+                    self.order.prepare(epoch)
+        self._tell_epoch(current.epoch)
 
     def __len__(self) -> int:
         """Micro-batches that iterating now yields on this rank, exactly."""
@@ -105,6 +137,20 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
     def epoch(self) -> int:
         """Epoch of the current pass."""
         return self._pass.epoch
+
+    @property
+    def sampler(self) -> FixedGlobalBatchSampler:
+        """This sampler itself: Lightning and Accelerate look for `set_epoch` at the sampler of a batch sampler."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """There is none, micro-batches differ in size: who asks, as Accelerate does, is about to deal rows again."""
+        raise ValueError(
+            f"batch_size of {type(self).__name__} was asked for: it has global_size={self.plan.global_size} and "
+            f"already deals to world_size={self.plan.world_size} ranks, so its batches must not be dealt or cut again; "
+            "with Accelerate leave its loader out of accelerator.prepare"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass.
@@ -134,18 +180,20 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         """Describe an epoch of this sampler: data in fields, text by `str()`."""
         return self.plan.report(self.n, self.tail)
 
-    def state_dict(self, rows_done: int) -> dict[str, Any]:
+    def state_dict(self, rows_done: int | None = None) -> dict[str, Any]:
         """Return the position after `rows_done` rows as a small JSON object, the same on every rank.
 
         Args:
             rows_done: rows of the current pass's epoch that training has finished with, over all ranks, counted from
                 the start of the epoch (also in a pass that was resumed). The loop knows; the sampler does not, since
-                the workers of a loader draw ahead.
+                the workers of a loader draw ahead. Where None, those of the steps that were drawn whole: for loaders
+                that ask after every draw and keep the answer with its batch, as torchdata's StatefulDataLoader does.
 
         Raises:
             ValueError: training cannot stand there: not between two steps of the current pass.
         """
-        position = self._position_after(whole_number("rows_done", rows_done, minimum=0, remedy="count finished rows"))
+        rows = self._pass.rows_drawn(self._drawn) if rows_done is None else rows_done
+        position = self._position_after(whole_number("rows_done", rows, minimum=0, remedy="count finished rows"))
         return {
             "version": VERSION,
             "epoch": position.epoch,
@@ -182,15 +230,13 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         """
         may_change = self._global_size_may_change
         if allow_global_size_change is not None:
-            may_change = _check_switch(allow_global_size_change)
+            may_change = switch("allow_global_size_change", allow_global_size_change)
         check_matches(state, self._identity(), global_size_may_change=may_change)
         position = read_position(state, self.n)
         self._phase = (position.epoch * self.n - position.carried + position.rows) % self.plan.global_size
-        self._whole = False
-        self._passes += 1
-        self._pass = self._pass_at(position)
+        self._start(self._pass_at(position))
         if self._pass.steps == 0:
-            self._pass = self._pass_at(self._next_position())
+            self._start(self._pass_at(self._next_position()))
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -201,8 +247,12 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         }
 
     def _enter(self, epoch: int) -> None:
-        self._pass = self._pass_of(epoch)
+        self._start(self._pass_of(epoch))
+
+    def _start(self, current: Pass) -> None:
+        self._pass = current
         self._whole = False
+        self._drawn = 0
         self._passes += 1
 
     def _pass_of(self, epoch: int) -> Pass:
@@ -222,13 +272,11 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         )
 
 
-def _check_pad_weight(value: object) -> bool:
-    if isinstance(value, bool) or value not in (0, 1):
-        raise ValueError(f"pad_weight={value!r}: it must be 0 (padded rows do not count) or 1 (they count)")
-    return bool(value)
+def _epoch_setter(dataset: object) -> Callable[[int], object]:
+    """What tells a dataset its epoch; nothing for one that does not ask, or for a sampler, which is no dataset."""
+    setter = getattr(dataset, "set_epoch", None)
+    return setter if callable(setter) and not isinstance(dataset, Sampler) else _ignore
 
 
-def _check_switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SettingTypeError(f"allow_global_size_change={value!r}: it must be True or False")
-    return value
+def _ignore(_epoch: int) -> None:
+    pass

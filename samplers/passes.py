@@ -7,8 +7,8 @@ of the epoch before, and the epoch's own positions follow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from samplers.permutation import Integers
     from samplers.plan import BatchPlan
 
-__all__ = ["TAILS", "Pass", "Share", "check_tail"]
+__all__ = ["TAILS", "Pass", "Share", "check_pad_weight", "check_tail"]
 
 TAILS = ("drop", "pad", "spread", "carry")
 
@@ -63,6 +63,13 @@ def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
         f"global_size={plan.global_size} with tail={tail!r} leaves no whole global batch in n={n} rows{reason}: lower "
         "global_size, give more rows, or set tail='pad'"
     )
+
+
+def check_pad_weight(value: object) -> bool:
+    """Return whether padded rows count; raise a ValueError for anything but 0 and 1."""
+    if isinstance(value, bool) or value not in (0, 1):
+        raise ValueError(f"pad_weight={value!r}: it must be 0 (padded rows do not count) or 1 (they count)")
+    return bool(value)
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,16 @@ class Pass:
         """Micro-batches of the pass, the same number on every rank."""
         tail = self.plan.micro_count(self.tail_rows) if self.tail_rows else 0
         return self.whole_steps * self.plan.micro_count(self.plan.global_size) + tail
+
+    def rows_drawn(self, micro_batches: int) -> int:
+        """Rows done, counted from the start of the epoch, by the steps whole within the first `micro_batches`."""
+        if micro_batches == self.micro_batches:
+            return self.end
+        return self.start + micro_batches // self.plan.micro_count(self.plan.global_size) * self.plan.global_size
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same on every rank, fit for JSON."""
+        return asdict(self)
 
     def step_rows(self, step: int) -> int:
         """Rows of global batch number `step` of the pass."""

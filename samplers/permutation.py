@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SMALL", "Integers", "Words", "feistel", "hash_words", "small_permutation", "words_from"]
+__all__ = ["SMALL", "Integers", "Words", "feistel", "hash_words", "random_words", "small_permutation", "words_from"]
 
 Integers: TypeAlias = "NDArray[np.int64]"
 Words: TypeAlias = "NDArray[np.uint64]"
@@ -52,10 +52,14 @@ def hash_words(values: Words, key: np.uint64) -> Words:
     return mixed
 
 
+def random_words(n: int, keys: Words) -> Words:
+    """Return n words, uint64, as good as random, chosen by two keys: word k depends on k and the keys alone."""
+    return hash_words(hash_words(np.arange(n, dtype=np.uint64), keys[0]), keys[1])
+
+
 def small_permutation(n: int, keys: Words) -> Integers:
     """Return a permutation of [0, n) as int64, chosen by two keys: O(n log n), for small n."""
-    hashed = hash_words(hash_words(np.arange(n, dtype=np.uint64), keys[0]), keys[1])
-    return np.argsort(hashed, kind="stable")
+    return np.argsort(random_words(n, keys), kind="stable")
 
 
 def feistel(positions: Integers, n: int, keys: Words) -> Integers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-__all__ = ["SettingTypeError", "whole_number"]
+__all__ = ["SettingTypeError", "switch", "whole_number"]
 
 
 class SettingTypeError(TypeError, ValueError):
@@ -36,3 +36,14 @@ def whole_number(option: str, value: object, *, minimum: int | None = None, reme
     if minimum is not None and number < minimum:
         raise ValueError(f"{option}={number} is too small: it must be at least {minimum}{end}")
     return number
+
+
+def switch(option: str, value: object) -> bool:
+    """Return `value` if it is a bool.
+
+    Raises:
+        SettingTypeError: it is anything else, also 0 or 1.
+    """
+    if not isinstance(value, bool):
+        raise SettingTypeError(f"{option}={value!r}: it must be True or False")
+    return value

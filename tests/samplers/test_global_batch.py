@@ -239,16 +239,38 @@ def test_wrong_settings(arguments, settings, message):
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "message"),
     [
-        DistributedSampler(range(10), 2, 0),
-        BatchSampler(RandomSampler(range(10)), 2, drop_last=False),
-        FixedGlobalBatchSampler(10, 4, 0, 1, min_per_device=1),
+        (
+            DistributedSampler(range(10), 2, 0),
+            "is a sampler that already deals to ranks, and its rows would be dealt again",
+        ),
+        (FixedGlobalBatchSampler(10, 4, 0, 1, min_per_device=1), "is a sampler that already deals to ranks"),
+        (BatchSampler(DistributedSampler(range(10), 2, 0), 2, drop_last=False), "is a sampler that already deals"),
+        (
+            BatchSampler(RandomSampler(range(10)), 2, drop_last=False),
+            "is a sampler that yields batches: give the sampler",
+        ),
     ],
 )
-def test_a_sampler_that_already_deals_is_refused(source):
-    with pytest.raises(TypeError, match=f"source={type(source).__name__} is a sampler: its length is not"):
+def test_a_sampler_that_already_deals_is_refused(source, message):
+    with pytest.raises(TypeError, match=f"source={type(source).__name__} {message}"):
         FixedGlobalBatchSampler(source, 4, 0, 1, min_per_device=1)
+
+
+def test_who_would_deal_again_is_told_so():
+    with pytest.raises(
+        ValueError, match=r"batch_size .* was asked for: it has global_size=4 and already deals to world_size=1"
+    ):
+        BatchSampler(world(10, 4, 1)[0], 2, drop_last=False).sampler.batch_size  # noqa: B018 - reading it is the test
+
+
+def test_an_abandoned_pass_is_said_once_it_is_repeated(caplog):
+    sampler = world(22, 5, 1)[0]
+    next(iter(sampler))
+    assert not caplog.records
+    iter(sampler)
+    assert "epoch 0 was abandoned after 1 of 4 micro-batches and is repeated; call set_epoch" in caplog.text
 
 
 def test_an_order_with_the_same_seed_is_accepted():

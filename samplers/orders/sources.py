@@ -6,20 +6,24 @@ from collections.abc import Sized
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from samplers.orders import Order, Sequential, Shuffled
+from samplers.orders.drawn import FromSampler
+from samplers.orders.plain import Sequential, Shuffled
+from samplers.orders.protocol import BatchOrder, Order
 from samplers.settings import SettingTypeError, whole_number
 
-__all__ = ["rows_of", "sequential_order", "shuffled_order"]
+__all__ = ["fitting_order", "rows_of", "sequential_order", "shuffled_order"]
 
 
 def shuffled_order(source: object, seed: object) -> Order:
-    """Return `source` if it is an order, else a shuffle of its rows under `seed` (0 where None).
+    """Return `source` if it is an order, what it draws if it is a sampler, else a shuffle under `seed` (0 where None).
 
     Raises:
         ValueError: the source has no rows, or is an order with another seed; for a source of the wrong kind
             `SettingTypeError`.
     """
     wanted = None if seed is None else whole_number("seed", seed, remedy="give any whole number, or None")
+    if isinstance(source, Sampler):
+        return FromSampler(source, 0 if wanted is None else wanted)
     if not isinstance(source, Order):
         return Shuffled(rows_of(source), 0 if wanted is None else wanted)
     own = getattr(source, "seed", None)
@@ -32,18 +36,15 @@ def shuffled_order(source: object, seed: object) -> Order:
 
 
 def sequential_order(source: object) -> Order:
-    """Return `source` if it is an order, else its rows as they stand."""
+    """Return `source` if it is an order, what it draws if it is a sampler, else its rows as they stand."""
+    if isinstance(source, Sampler):
+        return FromSampler(source)
     return source if isinstance(source, Order) else Sequential(rows_of(source))
 
 
 def rows_of(source: object) -> int:
     """Return how many rows a dataset, or a number of rows, stands for; at least 1."""
     kind = type(source).__name__
-    if isinstance(source, Sampler):
-        raise SettingTypeError(
-            f"source={kind} is a sampler: its length is not that of a dataset, and it may already deal to ranks; give "
-            "the dataset itself, its number of rows, or an order such as samplers.Shuffled"
-        )
     if isinstance(source, DataLoader):
         raise SettingTypeError(f"source={kind} is a loader: give the dataset, and give the sampler to the loader")
     if isinstance(source, IterableDataset):
@@ -58,3 +59,20 @@ def rows_of(source: object) -> int:
         minimum=1,
         remedy="give a dataset with rows, its number of rows, or an order",
     )
+
+
+def fitting_order(order: Order, global_size: int, tail: str) -> Order:
+    """Return `order`, with the global size filled in where it needs one.
+
+    Raises:
+        ValueError: it was made for another global size, or `carry` would shift its global batches.
+    """
+    if not isinstance(order, BatchOrder):
+        return order
+    fitting = order.with_global_size(global_size)
+    if tail == "carry" and len(fitting) % global_size:
+        raise ValueError(
+            f"tail='carry' with the order {type(order).__name__} of n={len(fitting)} rows: the carried rows would "
+            f"shift its global batches of global_size={global_size}; set tail='drop' or tail='pad'"
+        )
+    return fitting
