@@ -100,15 +100,7 @@ class RunObserver(Observer):
         """The results of an evaluation, as a line on the console too."""
         values = {f"test/{name}": value for name, value in results.items()}
         self._record(position, values)
-        where = (
-            f"epoch {position.epoch + 1}/{self._epochs}  step {position.step}/{self._last_step}  "
-            if self._last_step
-            else ""
-        )
-        known = {
-            name: v for name, v in {**self._status.metrics, **values}.items() if name not in ("train/lr", "test/rows")
-        }
-        log.info("%s%s", where, "  ".join(f"{name} {_short(v)}" for name, v in known.items()))
+        log.info("%s", self._line(position))
 
     def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end: status.json tells how, TensorBoard gets settings and results side by side."""
@@ -119,6 +111,18 @@ class RunObserver(Observer):
         self._tensorboard.close()
         rows = f" after {position.step} steps and {position.rows:,} rows" if position.step else ""
         log.info("%s%s; run folder %s", state, rows, self._run_dir)
+
+    def _line(self, position: Position) -> str:
+        """Where the run is, and the last value of each metric."""
+        metrics = dict(self._status.metrics)
+        speed, _ = metrics.pop("train/rows_per_s", None), metrics.pop("train/lr", None)
+        rows = int(metrics.pop("test/rows"))
+        words = [f"{name} {value:.4f}" for name, value in metrics.items()]
+        if not self._last_step:
+            return "  ".join([*words, f"({rows:,} rows)"])
+        epoch = f"epoch {position.epoch + 1:{len(str(self._epochs))}}/{self._epochs}"
+        step = f"step {position.step:{len(str(self._last_step))}}/{self._last_step}"
+        return "  ".join([epoch, step, *words, *([f"{speed:,.0f} rows/s"] if speed else [])])
 
     def _record(self, position: Position, values: dict[str, float]) -> None:
         line = {"step": position.step, "epoch": position.epoch, "rows": position.rows, **values}
@@ -131,7 +135,3 @@ class RunObserver(Observer):
     def _move(self, position: Position) -> None:
         self._status = replace(self._status, step=position.step, epoch=position.epoch, rows=position.rows)
         write_status(self._run_dir, self._status)
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"  # noqa: PLR2004 - four digits
