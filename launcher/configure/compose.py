@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -109,7 +110,10 @@ def _add_config_dir(folder: str) -> None:
     path = Path(folder).absolute()
     if not path.is_dir():
         raise SettingsError(f"--config-dir={folder}: there is no folder {path}")
-    GlobalHydra.instance().config_loader().get_search_path().append("command-line", f"file://{path}")
+    loader = GlobalHydra.instance().config_loader()
+    search_path = loader.get_search_path()
+    search_path.append("command-line", f"file://{path}", anchor=SearchPathQuery("main", None))
+    loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined] # it was read when Hydra started
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:
