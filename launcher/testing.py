@@ -33,7 +33,16 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-PRELOADED = ("torch", "numpy", "pytest", "launcher.testing", "launcher.cli")
+PRELOADED = ("launcher.testing", "launcher.cli")
+# Slow to import; the ranks need not do it again where the test has done it.
+WHERE_LOADED = (
+    "numpy",
+    "pytest",
+    "launcher.configure.help",
+    "sklearn.datasets",
+    "torch._dynamo",
+    "torch.utils.tensorboard",
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ def _processes(
     world_size: int, call: bytes, variables: dict[str, str], process_group: bool
 ) -> Iterator[dict[Connection, BaseProcess]]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([name for name in PRELOADED if name in sys.modules or name.startswith("launcher")])
+    context.set_forkserver_preload([*PRELOADED, *(name for name in WHERE_LOADED if name in sys.modules)])
     ranks: dict[Connection, BaseProcess] = {}
     process: BaseProcess
     try:
