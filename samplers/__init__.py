@@ -25,6 +25,7 @@ from samplers.passes import Share
 from samplers.plan import BatchPlan
 from samplers.randomness import SeededRows
 from samplers.report import PlanReport
+from samplers.stream import FixedGlobalBatchStream
 
 __all__ = [
     "Balanced",
@@ -34,6 +35,7 @@ __all__ = [
     "ContractError",
     "ExactlyOnceSampler",
     "FixedGlobalBatchSampler",
+    "FixedGlobalBatchStream",
     "FromSampler",
     "Grouped",
     "Mixture",

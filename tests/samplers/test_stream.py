@@ -1,0 +1,202 @@
+"""Streams: disjoint parts, equal numbers of micro-batches, an end that is agreed on, resume by rows."""
+
+import json
+from itertools import islice
+
+import pytest
+from torch import distributed
+from torch.utils.data import IterableDataset
+
+from launcher.testing import simulate
+from samplers import FixedGlobalBatchStream
+
+
+class Count(IterableDataset):
+    def __init__(self, stop):
+        self.stop = stop
+
+    def __iter__(self):
+        return iter(range(self.stop))
+
+
+class Shifted(IterableDataset):
+    """Another order every epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter([(row + 5 * self.epoch) % 24 for row in range(24)])
+
+
+def parts(*lengths):
+    """Part p holds the rows 100 * p, 100 * p + 1, ..."""
+    return [range(100 * part, 100 * part + length) for part, length in enumerate(lengths)]
+
+
+def stream(source, global_size, rank=0, world_size=1, **settings):
+    return FixedGlobalBatchStream(
+        source, global_size, rank, world_size, collate_fn=list, **{"min_per_device": 1, **settings}
+    )
+
+
+def one_pass(source, global_size, state=None, take=None, **settings):
+    """This rank's micro-batches with their shares, in a process group or alone."""
+    group = distributed.is_initialized()
+    rank, size = (distributed.get_rank(), distributed.get_world_size()) if group else (0, 1)
+    loader = stream(source, global_size, rank, size, **settings)
+    if state is not None:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+    return [(rows, loader.share(place)) for place, rows in enumerate(islice(loader, take))]
+
+
+def run(world_size, *arguments, **settings):
+    """Real rows of each step over all ranks of a world, and the sizes of all micro-batches."""
+    call = lambda: one_pass(*arguments, **settings)  # noqa: E731 - it travels to other processes
+    ranks = [call()] if world_size == 1 else simulate(world_size, call)
+    assert len({len(micro_batches) for micro_batches in ranks}) == 1
+    steps = {}
+    for micro_batches in ranks:
+        for rows, share in micro_batches:
+            assert len(rows) == share.rows >= 1
+            steps.setdefault(share.step, []).extend(rows[: share.real_rows])
+            assert share.global_rows <= arguments[1]
+    totals = {share.step: share.global_rows for micro_batches in ranks for _, share in micro_batches}
+    assert totals == {step: len(rows) for step, rows in steps.items()}
+    return [sorted(rows) for _, rows in sorted(steps.items())]
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_one_dataset_has_the_same_global_batches_in_every_world(tail):
+    expected = [list(range(at, min(at + 10, 47))) for at in range(0, 47 if tail == "pad" else 40, 10)]
+    for world_size in (1, 2, 3):
+        assert run(world_size, Count(47), 10, tail=tail) == expected
+
+
+def test_parts_have_the_same_global_batches_in_every_world():
+    source = parts(9, 9, 9, 9, 9, 9)
+    expected = run(1, source, 8)
+    assert expected[0] == sorted([0, 100, 200, 300, 400, 500, 1, 101])
+    assert len(expected) == 6
+    for world_size in (2, 3):
+        assert run(world_size, source, 8, max_per_device=2) == expected
+
+
+@pytest.mark.parametrize("lengths", [(30, 2, 30, 30), (1, 40, 1, 1), (0, 9, 9, 9), (9, 9, 9, 8), (0, 5, 0, 5)])
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_whatever_the_length_of_each_part_all_ranks_end_together(lengths, tail):
+    source = parts(*lengths)
+    everything = sorted(row for part in source for row in part)
+    if tail == "drop" and min(lengths) * 4 < 4:
+        with pytest.raises(
+            ValueError, match="global_size=4 with tail='drop' leaves no whole global batch in the stream"
+        ):
+            simulate(2, lambda: one_pass(source, 4, tail=tail))
+        return
+    expected = run(1, source, 4, tail=tail)
+    assert run(2, source, 4, tail=tail) == expected
+    rows = sorted(row for step in expected for row in step)
+    assert rows == (everything if tail == "pad" else [row for row in everything if row % 100 < min(lengths)])
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_read_disjoint_parts():
+    for source in (Count(47), parts(9, 12, 9, 9)):
+        expected = run(1, source, 8)
+        for workers in (1, 2, 3):
+            assert run(1, source, 8, workers=workers) == expected
+    assert run(2, parts(9, 12, 9, 9), 8, workers=2) == run(1, parts(9, 12, 9, 9), 8)
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+@pytest.mark.parametrize("source", [Count(47), parts(12, 9, 14, 12)])
+def test_every_stop_continues_in_any_world_with_any_workers(source, tail):
+    whole = run(1, source, 8, tail=tail)
+    loader = stream(source, 8, tail=tail, max_per_device=4)
+    list(loader)
+    for stop in range(len(whole)):
+        state = loader.state_dict(8 * stop)
+        assert run(1, source, 8, state, tail=tail, workers=stop % 3) == whole[stop:]
+    assert run(2, source, 8, loader.state_dict(16), tail=tail) == whole[2:]
+    assert loader.state_dict(8 * len(whole))["epoch"] == 1
+
+
+def test_epochs_move_on_and_the_dataset_is_told():
+    loader = stream(Shifted(), 8)
+    first, second = list(loader), list(loader)
+    assert loader.epoch == 1
+    assert first[0] == list(range(8))
+    assert second[0] == list(range(5, 13))
+    loader.set_epoch(0)
+    assert list(loader) == first
+    loader.set_epoch(0)
+    assert next(iter(loader)) == next(iter(loader)) == first[0]
+
+
+def test_a_state_from_the_very_end_continues_with_the_next_epoch():
+    loader = stream(Shifted(), 8)
+    drawn = list(islice(loader, 3))
+    assert len(drawn) == 3
+    state = loader.state_dict(24)
+    after = stream(Shifted(), 8)
+    after.load_state_dict(state)
+    assert next(iter(after)) == list(range(5, 13))
+    assert after.epoch == 1
+
+
+def test_epochs_after_a_resumed_one_are_whole():
+    loader = stream(Shifted(), 8)
+    list(loader)
+    after = stream(Shifted(), 8)
+    after.load_state_dict(loader.state_dict(16))
+    assert [len(list(after)) for _ in range(3)] == [1, 3, 3]
+
+
+def test_a_changed_global_size_continues_by_rows():
+    loader = stream(Count(40), 8)
+    list(loader)
+    after = stream(Count(40), 5, allow_global_size_change=True)
+    after.load_state_dict(loader.state_dict(16))
+    assert next(iter(after)) == [16, 17, 18, 19, 20]
+
+
+def test_padded_rows_come_last_and_do_not_count():
+    found = one_pass(Count(10), 8, tail="pad", max_per_device=4)
+    assert [rows for rows, _ in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1], [2, 3, 4, 5]]
+    assert [(share.step, share.real_rows, share.global_rows) for _, share in found] == [
+        (0, 4, 8),
+        (0, 4, 8),
+        (1, 2, 2),
+        (1, 0, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: stream(range(8), 4, 0, 3),
+            "source has 8 parts, which world_size=3 ranks cannot share evenly: .* as 9",
+        ),
+        (lambda: stream([], 4), "source has 0 parts"),
+        (lambda: stream(8, 4), "source=int is no stream"),
+        (lambda: stream(Count(8), 4, tail="spread"), "tail='spread': a stream has no known end, so it must be 'drop'"),
+        (lambda: stream(Count(8), 4, workers=-1), "workers=-1 is too small"),
+        (lambda: stream(Count(8), 4, min_per_device=5), "global_size=4 is smaller than min_per_device=5"),
+        (lambda: next(iter(stream(Count(8), 4, 0, 2))), "world_size=2 ranks must agree .* the process group has 0"),
+        (lambda: list(stream(Count(3), 4)), "leaves no whole global batch in the stream"),
+        (lambda: stream(Count(8), 4).state_dict(4), "rows_done=4 is no place .* was drawn up to 0"),
+        (lambda: stream(Count(8), 4).set_epoch(-1), "epoch=-1 is too small"),
+        (lambda: stream(Count(8), 4).load_state_dict(stream(Count(8), 2).state_dict(0)), "global_size: state 2, this"),
+    ],
+)
+def test_wrong_settings(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_share_that_was_not_drawn_is_an_index_error():
+    with pytest.raises(IndexError, match="micro_batch=0 was not drawn in the pass of epoch 0"):
+        stream(Count(8), 4).share(0)
