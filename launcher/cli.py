@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Orders:
+class Instructions:
     """What rank 0 made of the command line, for all ranks.
 
     Attributes:
@@ -64,11 +64,13 @@ class Orders:
         Raises:
             SettingsError: where this rank understands them otherwise, as another version of the package would.
         """
-        run = RunConfig.from_json(self.run)
+        other = "this rank reads other settings than rank 0: use the same version of evenshard everywhere"
+        try:
+            run = RunConfig.from_json(self.run)
+        except (TypeError, KeyError) as error:
+            raise SettingsError(other) from error
         if run.digest != self.digest:
-            raise SettingsError(
-                "this rank reads other settings than rank 0: use the same version of evenshard everywhere"
-            )
+            raise SettingsError(other)
         return run
 
 
@@ -83,31 +85,31 @@ def main(arguments: list[str] | None = None) -> int:
         _say(f"error: {error}")
         return WRONG_SETTINGS
     store = meet(rank)
-    orders = Orders(
-        **json.loads(from_rank_zero(store, rank, "orders", lambda: json.dumps(asdict(prepare(words, rank)))))
+    instructions = Instructions(
+        **json.loads(from_rank_zero(store, rank, "instructions", lambda: json.dumps(asdict(prepare(words, rank)))))
     )
-    if orders.exit_status is not None:
-        return orders.exit_status
+    if instructions.exit_status is not None:
+        return instructions.exit_status
     try:
-        carry_out(orders, rank, store)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, it ends here with a word
-        return report(error, orders, rank, store)
+        carry_out(instructions, rank, store)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends here with a word
+        return report(error, instructions, rank, store)
     return FINISHED
 
 
-def prepare(words: list[str], rank: Rank) -> Orders:
+def prepare(words: list[str], rank: Rank) -> Instructions:
     """On rank 0: read the command line, compose the settings, make the run folder."""
     try:
         return _prepare(words, rank)
     except SettingsError as error:
         _say(f"error: {error}")
-        return Orders(exit_status=WRONG_SETTINGS)
+        return Instructions(exit_status=WRONG_SETTINGS)
     except Exception:  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
-        return Orders(exit_status=FAILED)
+        return Instructions(exit_status=FAILED)
 
 
-def _prepare(words: list[str], rank: Rank) -> Orders:
+def _prepare(words: list[str], rank: Rank) -> Instructions:
     from launcher.configure import compose  # noqa: PLC0415 - Hydra is needed on rank 0 alone
     from launcher.configure.help import help_text  # noqa: PLC0415
     from launcher.configure.run_folder import make_run_folder  # noqa: PLC0415
@@ -126,26 +128,28 @@ def _prepare(words: list[str], rank: Rank) -> Orders:
     if world_size != rank.world_size:
         start_processes(world_size, words)
     folder = make_run_folder(composed.run_dir, composed.run_dir_is_new)
+    if folder != composed.run_dir:
+        run, notes = for_devices(compose.compose_run(line, folder).run, world_size)
     (folder / "config.yaml").write_text(compose.to_yaml(run), encoding="utf-8")
-    return Orders(None, run.to_json(), run.digest, str(folder), composed.chdir, tuple(notes))
+    return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, tuple(notes))
 
 
-def carry_out(orders: Orders, rank: Rank, store: dist.Store) -> None:
+def carry_out(instructions: Instructions, rank: Rank, store: dist.Store) -> None:
     """On every rank: work inside the run folder's logs on the rank's own device."""
     end_on_sigterm()
-    run = orders.settings()
-    run_dir = Path(orders.run_dir)
+    run = instructions.settings()
+    run_dir = Path(instructions.run_dir)
     log_to(run_dir, rank.rank, console=rank.rank == 0)
-    for note in orders.notes if rank.rank == 0 else ():
+    for note in instructions.notes if rank.rank == 0 else ():
         log.warning("%s", note)
     threads = threads_per_rank(rank, run.launch.threads_per_rank, users_own_threads(rank, os.environ), usable_cores())
     use_threads(threads)
-    if orders.chdir:
+    if instructions.chdir:
         os.chdir(run_dir)
     start(run, Place(rank, store, run_dir, device_of(rank, run.launch.device), threads))
 
 
-def report(error: BaseException, orders: Orders, rank: Rank, store: dist.Store) -> int:
+def report(error: BaseException, instructions: Instructions, rank: Rank, store: dist.Store) -> int:
     """Tell the user what ended the run, if this rank was the first to fail; returns the exit status."""
     mine = Failure.of(error, rank.rank)
     log.error("%s", mine.traceback, extra={"file_only": True})
@@ -160,14 +164,14 @@ def report(error: BaseException, orders: Orders, rank: Rank, store: dist.Store) 
         if not told_before(store, text):
             _say(text)
         tell_torchrun(mine)
-        write_failure(Path(orders.run_dir), mine.rank, mine.type, mine.message)
+        write_failure(Path(instructions.run_dir), mine.rank, mine.type, mine.message)
     return WRONG_SETTINGS if first.type == SettingsError.__name__ else FAILED
 
 
-def _answer(text: str) -> Orders:
+def _answer(text: str) -> Instructions:
     sys.stdout.write(text.rstrip() + "\n")
     sys.stdout.flush()
-    return Orders(exit_status=FINISHED)
+    return Instructions(exit_status=FINISHED)
 
 
 def _say(text: str) -> None:

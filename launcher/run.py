@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
 from launcher.configure.devices import in_config_words, plan_of
@@ -24,6 +24,7 @@ from launcher.configure.parts import (
     build_parts,
     build_scheduler,
     seed_streams,
+    stream_seed,
 )
 from launcher.configure.schema import RunConfig
 from launcher.data.loaders import loader
@@ -33,7 +34,7 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import idle, process_group, release_idle
 from launcher.training.batchnorm import combine_buffers
-from launcher.training.check import check_rows
+from launcher.training.check import check_test_rows, check_training_rows
 from launcher.training.evaluate import Evaluator
 from launcher.training.loop import Limits, Training
 from launcher.training.precision import Precision
@@ -128,7 +129,7 @@ def assemble(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Tra
     observer = _observer(run, place, plan.active, limits)
     if place.rank.rank == 0:
         log.info("%s\n%s", report, place.describe(plan.active))
-    rows = loader(parts.train, sampler, run.data.workers, place.device, run.seed)
+    rows = _loader(run, place, parts.train, sampler)
     evaluation = None if parts.test is None else _combined(run, place, plan, parts)
     return Training(stepper, sampler, rows, evaluation, observer, limits)
 
@@ -141,9 +142,10 @@ def _group(run: RunConfig, place: Place, world_size: int) -> Iterator[None]:
 
 
 def _check(parts: Parts, device: torch.device) -> None:
-    for option, dataset in {"data.train": parts.train, "data.test": parts.test}.items():
-        if dataset is not None:
-            check_rows(option, dataset, parts.model, parts.task, parts.metrics, device)
+    if parts.train is not None:
+        check_training_rows(parts.train, parts.model, parts.task, device)
+    if parts.test is not None:
+        check_test_rows(parts.test, parts.model, parts.task, parts.metrics, device)
 
 
 def _limits(run: RunConfig, steps_per_epoch: int, parts: Parts) -> Limits:
@@ -193,10 +195,15 @@ def _evaluation(run: RunConfig, place: Place, parts: Parts) -> Callable[[], dict
     assert parts.test is not None, "mode=evaluate needs data.test"  # noqa: S101 - our own mistake
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     batches = ExactlyOnceSampler(parts.test, run.data.evaluate_batch, place.rank.rank, world_size)
-    rows = loader(parts.test, batches, run.data.workers, place.device, run.seed)
+    rows = _loader(run, place, parts.test, batches)
     precision = Precision.of(run.trainer.precision, place.device.type)
     evaluator = Evaluator(parts.task, parts.metrics, precision, place.device, run.trainer.channels_last)
     return partial(evaluator.evaluate, parts.model, rows)
+
+
+def _loader(run: RunConfig, place: Place, rows: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
+    """A loader whose workers draw from streams of this rank's own."""
+    return loader(rows, batches, run.data.workers, place.device, stream_seed(run.seed, "workers", place.rank.rank))
 
 
 def _combined(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Callable[[], dict[str, float]]:

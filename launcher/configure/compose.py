@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -50,8 +51,13 @@ def config_dir() -> Path:
     return inside if inside.is_dir() else PACKAGE.parent / "conf"
 
 
-def compose_run(line: CommandLine) -> Composed:
+def compose_run(line: CommandLine, folder: Path | None = None) -> Composed:
     """Compose, resolve and check the settings.
+
+    Args:
+        line: what the user typed.
+        folder: the run folder, where it is known to be another than ``hydra.run.dir``; what
+            ``${hydra:runtime.output_dir}`` stands for.
 
     Raises:
         SettingsError: for whatever is wrong with them, in the words of the config.
@@ -60,6 +66,9 @@ def compose_run(line: CommandLine) -> Composed:
     with _in_plain_words():
         run_dir, template = Path(config.hydra.run.dir).absolute(), _raw(config, "hydra.run.dir")
         chdir = bool(config.hydra.job.chdir)
+        with open_dict(config):
+            config.hydra.runtime.output_dir = str(folder or run_dir)
+        HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]
         run = OmegaConf.to_object(config)

@@ -20,7 +20,8 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
         try:
-            CONSOLE.print(self.format(record))
+            prefix = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
+            CONSOLE.print(prefix + self.format(record))
         except Exception:  # noqa: BLE001 - logging must not end a run
             self.handleError(record)
 

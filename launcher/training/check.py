@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,43 +16,53 @@ from launcher.training.step import to_device
 from launcher.training.task import Task
 
 ROWS = 2
+PER_ROW = "set loss.reduction=none or return one loss per row from the task"
 
 
-def check_rows(
-    option: str,
-    dataset: Dataset[Any],
-    model: nn.Module,
-    task: Task,
-    metrics: Mapping[str, Metric],
-    device: torch.device,
-) -> None:
-    """Put the first rows of ``dataset`` through ``model`` in evaluation mode, without gradients.
+def check_training_rows(dataset: Dataset[Any], model: nn.Module, task: Task, device: torch.device) -> None:
+    """Ask ``task`` for the losses of the first rows of ``data.train``, in evaluation mode and without gradients.
 
     Args:
-        option: the setting that the dataset comes from, ``data.train`` or ``data.test``.
         dataset: at least one row.
         model: on ``device``; stays as it is.
-        task: rows to losses.
-        metrics: checked to give one value per row.
+        task: must give one loss per row.
         device: where the rows go.
 
     Raises:
         SettingsError: where they do not fit. An exception of the user's own code passes unchanged.
     """
-    batch, rows = first_rows(option, dataset)
-    with torch.no_grad(), evaluating(model):
-        try:
-            scores = task.score(model, to_device(batch, device))
-        except Exception as error:
-            if is_users_own(error) and not isinstance(error, RuntimeError):
-                raise
-            raise SettingsError(
-                f"model, loss and {option} do not fit together: {type(error).__name__}: {error} "
-                f"(a batch is {shapes(batch)})"
-            ) from error
-        _check_shape("loss", scores.losses, rows, "; set loss.reduction=none or return one loss per row from the task")
-        for name, metric in metrics.items():
-            _check_shape(f"metrics.{name}", metric(scores.prediction, scores.target), rows)
+    batch, rows = first_rows("data.train", dataset)
+    with _fitting("data.train", batch, model):
+        losses = task.loss(model, to_device(batch, device))
+    _one_per_row("loss", losses, rows, PER_ROW)
+
+
+def check_test_rows(
+    dataset: Dataset[Any], model: nn.Module, task: Task, metrics: Mapping[str, Metric], device: torch.device
+) -> None:
+    """Ask ``task`` and ``metrics`` for the scores of the first rows of ``data.test``; as ``check_training_rows``."""
+    batch, rows = first_rows("data.test", dataset)
+    with _fitting("data.test", batch, model):
+        scores = task.score(model, to_device(batch, device))
+        values = {name: metric(scores.prediction, scores.target) for name, metric in metrics.items()}
+    _one_per_row("loss", scores.losses, rows, PER_ROW)
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or value.shape[:1] != (rows,):
+            raise SettingsError(f"metrics.{name} gives {shapes(value)} for {rows} rows, one value per row is needed")
+
+
+@contextmanager
+def _fitting(option: str, batch: Any, model: nn.Module) -> Iterator[None]:
+    try:
+        with torch.no_grad(), evaluating(model):
+            yield
+    except Exception as error:
+        if is_users_own(error) and not isinstance(error, RuntimeError):
+            raise
+        raise SettingsError(
+            f"model, loss and {option} do not fit together: {type(error).__name__}: {error} "
+            f"(a batch is {shapes(batch)})"
+        ) from error
 
 
 def first_rows(option: str, dataset: Dataset[Any]) -> tuple[Any, int]:
@@ -81,9 +92,6 @@ def shapes(batch: Any) -> str:
     return type(batch).__name__
 
 
-def _check_shape(option: str, values: Any, rows: int, remedy: str = "") -> None:
-    shape = tuple(values.shape) if isinstance(values, Tensor) else None
-    whole = shape == (rows,) if option == "loss" else shape is not None and shape[:1] == (rows,)
-    if not whole:
-        found = type(values).__name__ if shape is None else f"shape {shape}"
-        raise SettingsError(f"{option} gives {found} for {rows} rows, one value per row is needed{remedy}")
+def _one_per_row(option: str, values: Any, rows: int, remedy: str) -> None:
+    if not isinstance(values, Tensor) or values.shape != (rows,):
+        raise SettingsError(f"{option} gives {shapes(values)} for {rows} rows, one value per row is needed; {remedy}")

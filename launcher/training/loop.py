@@ -85,10 +85,11 @@ class Training:
             self.sampler.set_epoch(epoch)
             for micro_batches in by_step(self.loader, self.sampler):
                 share = micro_batches[-1][1]
+                rate = self.stepper.learning_rate
                 window.add(self.stepper.step(micro_batches), share.global_rows)
                 position = _after(position, epoch, share)
                 if position.step % self.limits.log_every == 0 or position.step == self.limits.last_step:
-                    self.observer.trained(position, {"loss": window.close(), "lr": self.stepper.learning_rate})
+                    self.observer.trained(position, {"loss": window.close(), "lr": rate})
                 if position.step == self.limits.last_step:
                     break
             if self._evaluation_stops(position, epoch):
