@@ -104,7 +104,7 @@ def train(run: RunConfig, place: Place, plan: BatchPlan) -> None:
     combine_buffers(parts.model, _weight(plan, place.rank))
     if place.rank.rank == 0:
         save_weights(place.run_dir / "checkpoints", position.step, parts.model)
-        training.observer.ended(state, position, weights_sha256(parts.model), asdict(run))
+        training.observer.ended(state, position, weights_sha256(parts.model), _tunable(run))
 
 
 def evaluate(run: RunConfig, place: Place) -> None:
@@ -215,6 +215,12 @@ def _combined(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Ca
         return evaluation()
 
     return evaluate
+
+
+def _tunable(run: RunConfig) -> dict[str, Any]:
+    """The settings by which runs are compared."""
+    sections = ("seed", "batch", "model", "loss", "optimizer", "scheduler", "trainer", "vars")
+    return {name: value for name, value in asdict(run).items() if name in sections}
 
 
 def _weight(plan: BatchPlan, rank: Rank) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from launcher.observe.tensorboard import TensorBoard
 
 log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
+SPEED_AND_SIZE = ("train/rows_per_s", "train/lr", "test/rows")
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,14 @@ class RunObserver(Observer):
         (run_dir / METRICS).unlink(missing_ok=True)
         write_status(run_dir, status)
 
-    def progress(self) -> AbstractContextManager[Any]:
-        """Shows a progress bar where the console is a terminal."""
-        return self._bar
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Shows a progress bar where the console is a terminal; what was seen is on the disk however it ends."""
+        try:
+            with self._bar:
+                yield
+        finally:
+            self._tensorboard.flush()
 
     def trained(self, position: Position, values: Mapping[str, float]) -> None:
         """A line of training metrics, with rows per second since the last."""
@@ -101,13 +107,15 @@ class RunObserver(Observer):
         values = {f"test/{name}": value for name, value in results.items()}
         self._record(position, values)
         log.info("%s", self._line(position))
+        self._since = (time.perf_counter(), position.rows)
 
     def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end: status.json tells how, TensorBoard gets settings and results side by side."""
         self._status = replace(self._status, state=state, weights_sha256=weights_sha256)
         self._move(position)
         if settings:
-            self._tensorboard.hparams(settings, self._status.metrics)
+            results = {name: v for name, v in self._status.metrics.items() if name not in SPEED_AND_SIZE}
+            self._tensorboard.hparams(settings, results)
         self._tensorboard.close()
         rows = f" after {position.step} steps and {position.rows:,} rows" if position.step else ""
         log.info("%s%s; run folder %s", state, rows, self._run_dir)
@@ -128,7 +136,7 @@ class RunObserver(Observer):
         line = {"step": position.step, "epoch": position.epoch, "rows": position.rows, **values}
         with (self._run_dir / METRICS).open("a", encoding="utf-8") as file:
             file.write(to_json(line) + "\n")
-        self._tensorboard.scalars(values, position.step)
+        self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, position.step)
         self._status = replace(self._status, metrics={**self._status.metrics, **values})
         self._move(position)
 

@@ -32,8 +32,19 @@ class TensorBoard:
             self.writer.add_scalar(name, value, step)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """The settings of the run with what came of them, in the same folder as its curves."""
-        self.writer.add_hparams(flat(settings), dict(metrics), run_name=".")
+        """The settings of the run beside its metrics, whose values are the last points of their curves.
+
+        The writer's own ``add_hparams`` would add a point at step 0 to each curve, which hides the others.
+        """
+        from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
+
+        for summary in hparams(flat(settings), dict(metrics)):  # type: ignore[no-untyped-call]
+            self.writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
+
+    def flush(self) -> None:
+        """Put what is written so far on the disk."""
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         """Flush what is written."""
