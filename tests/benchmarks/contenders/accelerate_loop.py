@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelerate import Accelerator
-from digits_job import EPOCHS, GLOBAL_SIZE, LOG_EVERY, STEPS_PER_EPOCH, cosine, model_and_optimizer, training_rows
+from digits_job import EPOCHS, GLOBAL_SIZE, LOG_EVERY, STEPS, cosine, model_and_optimizer, training_rows
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -14,7 +14,7 @@ def main() -> None:
     loader = DataLoader(training_rows(), GLOBAL_SIZE // ranks, shuffle=True, drop_last=True)
     model, optimizer = model_and_optimizer()
     # Accelerate moves the scheduler once per rank and step.
-    scheduler = cosine(optimizer, EPOCHS * STEPS_PER_EPOCH * ranks)
+    scheduler = cosine(optimizer, STEPS * ranks)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     loss_of, step = nn.CrossEntropyLoss(), 0
     for epoch in range(EPOCHS):
