@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -183,7 +183,11 @@ def _explain(line: CommandLine, error: Exception) -> str:
         cause = error
     match = re.match(r"Could not override '(.*)'", str(error))
     if match:
-        return _explain_key(line, match[1])
+        inner = str(getattr(cause, "full_key", ""))
+        return _explain_key(line, inner if _within(inner, match[1]) else match[1])
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file == line.config_name:
+        places = f"{config_dir()}{f' and {line.config_dir}' if line.config_dir else ''}"
+        return f"--config-name={line.config_name}: there is no config {line.config_name}.yaml in {places}"
     merging = re.match(r"Error merging override (.*)", str(error))
     if merging:
         return f"{merging[1]}: {_first_line(cause)}"

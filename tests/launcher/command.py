@@ -1,0 +1,110 @@
+"""The command on real ranks, with what it prints and leaves behind."""
+
+import importlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from launcher.cli import main
+from launcher.testing import WHERE_LOADED, simulate
+
+for name in WHERE_LOADED:  # slow to import: the ranks are forked from a server that loads what the test has loaded
+    importlib.import_module(name)
+
+CONFIGS = Path(__file__).parent / "conf"
+TINY = (f"--config-dir={CONFIGS}", "experiment=tiny")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A command that is over: exit status and console of each rank, and the folder it was given in."""
+
+    folder: Path
+    statuses: list[int]
+    outputs: list[str]
+    errors: list[str]
+
+    @property
+    def status(self):
+        """The exit status, if it is the same on all ranks."""
+        assert len(set(self.statuses)) == 1, f"exit statuses differ: {self.statuses}\n{self.output}{self.error}"
+        return self.statuses[0]
+
+    @property
+    def output(self):
+        return "".join(self.outputs)
+
+    @property
+    def error(self):
+        return "".join(self.errors)
+
+    @property
+    def run_dir(self):
+        """The run folder, if there is exactly one."""
+        (found,) = self.run_dirs
+        return found
+
+    @property
+    def run_dirs(self):
+        return sorted(path.parent for path in self.folder.rglob("config.yaml"))
+
+    @property
+    def state(self):
+        """What status.json says."""
+        return json.loads((self.run_dir / "status.json").read_text())
+
+    @property
+    def metrics(self):
+        """The lines of metrics.jsonl."""
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+    def values(self, name):
+        """The values of one metric over time."""
+        return [line[name] for line in self.metrics if name in line]
+
+    def log(self, rank):
+        return (self.run_dir / f"rank_{rank}.log").read_text()
+
+
+def launch(folder, world_size, *words, environment=None, before=None, times=1):
+    """Run the command in ``folder`` on ``world_size`` ranks, which find the variables of torchrun.
+
+    Args:
+        folder: where the command is given; the run folder is ``run`` in it unless the words say otherwise.
+        world_size: ranks.
+        words: the command line.
+        environment: further variables.
+        before: called on every rank first.
+        times: how often an agent starts the ranks; each start but the first is a restart.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    line = [*words] if any(word.startswith("hydra.run.dir=") for word in words) else [*words, "hydra.run.dir=run"]
+
+    def command():
+        rank = os.environ.get("RANK", "0")
+        os.chdir(folder)
+        _redirect(1, folder / f"stdout_{rank}"), _redirect(2, folder / f"stderr_{rank}")
+        if before is not None:
+            before()
+        statuses = []
+        for attempt in range(times):
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            statuses.append(main(line))
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        return statuses
+
+    statuses = simulate(world_size, command, environment=environment, process_group=False)
+    outputs = [(folder / f"stdout_{rank}").read_text() for rank in range(world_size)]
+    errors = [(folder / f"stderr_{rank}").read_text() for rank in range(world_size)]
+    return Launched(folder, [last for *_, last in statuses], outputs, errors)
+
+
+def _redirect(descriptor, path):
+    (sys.stdout if descriptor == 1 else sys.stderr).flush()
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), descriptor)

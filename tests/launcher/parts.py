@@ -1,0 +1,66 @@
+"""Data and models of a user's own, as small as they can be."""
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from launcher.data.memory import InMemory
+
+
+def rows(n, features=4, classes=3, seed=0):
+    """Random inputs (n, features) float32, whose classes a linear model can learn."""
+    stream = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n, features, generator=stream)
+    return InMemory(inputs, (inputs @ torch.randn(features, classes, generator=stream)).argmax(1))
+
+
+def normalised(features=4, classes=3):
+    """A model with BatchNorm."""
+    return nn.Sequential(nn.Linear(features, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes))
+
+
+class FailsOnRankOne(nn.Linear):
+    """Ends training on rank 1 while the others wait for its gradient."""
+
+    def forward(self, inputs):
+        if self.training and os.environ["RANK"] == "1":
+            raise ValueError("rank 1 has had enough")
+        return super().forward(inputs)
+
+
+class FailsInTurn(nn.Linear):
+    """Rank 1 fails at once; rank 0 fails in another way when rank 1 is known to have failed."""
+
+    def forward(self, inputs):
+        if self.training and os.environ["RANK"] == "1":
+            raise ValueError("the cause")
+        while self.training and '"failed"' not in Path("run/status.json").read_text():
+            os.sched_yield()
+        if self.training:
+            raise KeyError("a consequence")
+        return super().forward(inputs)
+
+
+class FailsAlways(nn.Linear):
+    """Ends training on every rank."""
+
+    def forward(self, inputs):
+        if self.training:
+            raise ValueError("never")
+        return super().forward(inputs)
+
+
+class Noted(nn.Linear):
+    """Logs a word when it is built."""
+
+    def __init__(self, stamp, in_features=4, out_features=3):
+        super().__init__(in_features, out_features)
+        logging.getLogger("parts").info("stamp %s in %s", stamp, Path.cwd())
+
+
+def mean_loss(prediction, target):
+    """One value for all rows."""
+    return nn.functional.cross_entropy(prediction, target)
