@@ -44,15 +44,6 @@ class FailsInTurn(nn.Linear):
         return super().forward(inputs)
 
 
-class FailsAlways(nn.Linear):
-    """Ends training on every rank."""
-
-    def forward(self, inputs):
-        if self.training:
-            raise ValueError("never")
-        return super().forward(inputs)
-
-
 class Noted(nn.Linear):
     """Logs a word when it is built."""
 

@@ -1,0 +1,109 @@
+"""Whatever is wrong with the settings is told once, in the words of the config, and ends with exit status 2."""
+
+import shlex
+
+import pytest
+
+from tests.launcher.command import TINY, launch
+
+WRONG = [
+    ("optimzer.lr=1", "there is no setting optimzer.lr; did you mean 'optimizer.lr'?"),
+    ("optimizer.lrr=1", "optimizer.lrr is not in the chosen config; did you mean 'optimizer.lr'?"),
+    ("+modle=x", "there is no setting modle; did you mean 'model'?"),
+    ("+trainer.epoch=3", "there is no setting trainer.epoch; did you mean 'trainer.epochs'?"),
+    ("+colour=red", "there is no setting colour; values of your own go under vars"),
+    ("batch.global_size=abc", "batch.global_size=abc: Value 'abc' of type 'str' could not be converted to Integer"),
+    ("batch.global_size=null", "batch.global_size=null: "),
+    ("batch.tail=dorp", "batch.tail=dorp is not one of drop, pad; did you mean 'drop'?"),
+    ("batch.global_size=0", "batch.global_size=0 is too small: the least is 1"),
+    ("batch.pad_weight=2", "batch.pad_weight=2 is neither 0 nor 1"),
+    ("trainer.precision=fp8", "trainer.precision=fp8 is not one of fp32, bf16, fp16"),
+    ("trainer.clip_norm=0", "trainer.clip_norm=0.0 is not above 0; null turns clipping off"),
+    ("model=smal_conv", "model=smal_conv: there is no such choice; did you mean 'small_conv'?"),
+    ("experiment=nope", "experiment=nope: there is no such choice"),
+    ("~model", "model has no _target_: choose one of conf/model/"),
+    ("model={depth:3}", "model.depth is not in the chosen config; to add it: +model.depth=..."),
+    ("optimizer.lr", "'optimizer.lr' is not a setting: write key=value"),
+    ("optimizer.lr=[1", "'optimizer.lr=[1' cannot be read: "),
+    ("mode=tarin", "mode=tarin is not one of train, evaluate, plan; did you mean 'train'?"),
+    ("mode=evaluate", "mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights"),
+    ("launch.processes=5", "launch.processes=5, but torchrun started 2 on this node; leave launch.processes out"),
+    ("seed=${vars.nothing}", "seed: "),
+    ("--local_rank=0", "--local_rank=0: ranks are read from the environment; start with torchrun"),
+    ("--local-rank=1", "--local-rank=1: ranks are read from the environment; start with torchrun"),
+    ("--hepl", "unknown flag --hepl; did you mean '--help'?"),
+    ("--epochs=3", "unknown flag --epochs; settings are given without dashes: epochs=3"),
+    ("--cfg=jbo", "argument --cfg/-c: invalid choice: 'jbo'"),
+    ("--multirun", "--multirun: sweeps are not part of this version"),
+    ("--config-dir=nowhere", "--config-dir=nowhere: there is no folder "),
+    ("--config-name=nothing", "--config-name=nothing: there is no config nothing.yaml in "),
+    ("batch.too_many_devices=error batch.min_per_device=12", "batch.global_size=12 feeds 1 devices with "),
+    ("batch.max_per_device=5 batch.min_per_device=5", "batch.max_per_device=5 cuts a share of 6 rows into 2"),
+    ("batch.min_per_device=13", "batch.global_size=12 is smaller than batch.min_per_device=13"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[words for words, _ in WRONG])
+def test_a_wrong_setting_is_told_once_before_anything_is_made(tmp_path, words, message):
+    done = launch(tmp_path, 2, *TINY, *shlex.split(words))
+    assert done.status == 2
+    assert done.error.startswith(f"error: {message}")
+    assert done.error.count("\n") == 1
+    assert (done.output, done.run_dirs) == ("", [])
+
+
+# What shows only when the parts are built or meet the first rows, on all ranks at once.
+UNFIT = [
+    ("model._target_=tests.launcher.parts.Nothing", "model._target_=tests.launcher.parts.Nothing: "),
+    ("model._target_=nobody.Net", "model._target_=nobody.Net: "),
+    ("model.in_features=5", "model, loss and data.train do not fit together: RuntimeError: "),
+    ("+model.depth=3", "model.depth: torch.nn.Linear takes no argument 'depth'; it takes in_features, out_features"),
+    ("~model.in_features", "model: torch.nn.Linear: missing a required argument: 'in_features'"),
+    ("model._target_=collections.Counter", "model: collections.Counter gives Counter, not a torch.nn.Module"),
+    (
+        "model._target_=torch.nn.ReLU ~model.in_features ~model.out_features",
+        "model: torch.nn.ReLU has no parameters",
+    ),
+    ("optimizer={_target_:torch.nn.ReLU}", "optimizer.lr: torch.nn.ReLU takes no argument 'lr'; it takes inplace"),
+    (
+        "optimizer._target_=collections.Counter",
+        "optimizer: collections.Counter gives Counter, not a torch.optim.",
+    ),
+    ("optimizer.lr=-1", "optimizer: torch.optim.SGD refuses: ValueError: Invalid learning rate: -1"),
+    ("loss.reduction=mean", "loss.reduction=mean: the loop weights the rows itself; set loss.reduction=none"),
+    (
+        "loss._target_=tests.launcher.parts.mean_loss ~loss.reduction ~loss.label_smoothing",
+        "loss gives () float32 for 2 rows",
+    ),
+    (
+        "metrics.accuracy._target_=torch.numel",
+        "model, loss and data.test do not fit together: TypeError: numel()",
+    ),
+    ("+scheduler._target_=torch.optim.lr_scheduler.LinearLR +scheduler.steps=3", "scheduler.steps: "),
+    ("data.train.n=0", "data.train: tests.launcher.parts.rows has no rows"),
+    (
+        "data.train._target_=torch.nn.ReLU ~data.train.n",
+        "data.train: torch.nn.ReLU gives ReLU, which has no length",
+    ),
+    ("data.train.n=7", "batch.global_size=12 with batch.tail='drop' leaves no whole global batch in n=7 rows"),
+    (
+        "'trainer.stop_when=\"acuracy > 1\"'",
+        "trainer.stop_when='acuracy > 1': acuracy is not evaluated; did you mean 'acc",
+    ),
+    ("trainer.stop_when=soon", "trainer.stop_when='soon': 'soon' is no condition; write e.g. "),
+    ("+ddp.static_grap=true", "ddp.static_grap: DistributedDataParallel takes no such argument; did you mean "),
+    ("checkpoint.load=nowhere", "checkpoint.load="),
+    ("launch.device=cuda", "launch.device=cuda: "),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), UNFIT, ids=[words for words, _ in UNFIT])
+def test_parts_that_do_not_fit_are_told_once_before_training(tmp_path, words, message):
+    done = launch(tmp_path, 2, *TINY, *shlex.split(words))
+    assert done.status == 2
+    assert done.error.startswith(f"error: {message}")
+    assert "Traceback" not in done.error
+    assert done.error.count("error: ") == 1
+    assert done.state["state"] == "failed"
+    assert done.state["error"]["type"] == "SettingsError"
+    assert done.error == f"error: {done.state['error']['message']}\n"
