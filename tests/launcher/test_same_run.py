@@ -1,0 +1,53 @@
+"""The same training run on any number of devices: the losses of the digits on a model without BatchNorm."""
+
+import pytest
+
+from tests.launcher.command import launch
+
+RUN = ("model.batchnorm=false", "trainer.epochs=3", "trainer.log_every=1", "launch.threads_per_rank=1")
+SPLITS = [
+    # rows of the global batch, ranks, further settings
+    (128, 3, ()),
+    (128, 4, ()),
+    (128, 2, ("batch.max_per_device=17",)),
+    (128, 1, ("batch.max_per_device=20",)),
+    (128, 3, ("trainer.evaluate_every=0")),
+    (100, 3, ()),
+]
+
+
+def run(folder, world_size, *words):
+    done = launch(folder, world_size, *RUN, *words)
+    assert done.status == 0, done.error
+    return done
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    return {size: run(tmp_path_factory.mktemp("one"), 1, f"batch.global_size={size}") for size in (128, 100)}
+
+
+@pytest.mark.parametrize(("size", "world_size", "words"), SPLITS)
+def test_the_logged_losses_are_those_of_one_process(tmp_path, one_process, size, world_size, words):
+    one, found = one_process[size], run(tmp_path, world_size, f"batch.global_size={size}", *words)
+    assert len(one.values("train/loss")) == 3 * (1437 // size)
+    assert found.values("train/loss") == pytest.approx(one.values("train/loss"), rel=1e-4)
+    assert found.values("test/loss")[-1] == pytest.approx(one.values("test/loss")[-1], rel=1e-4)
+    assert found.values("test/accuracy")[-1] == pytest.approx(one.values("test/accuracy")[-1], abs=1 / 360 + 1e-9)
+
+
+def test_with_padding_too(tmp_path):
+    words = ("batch.tail=pad", "trainer.epochs=1")
+    one, three = (run(tmp_path / str(ranks), ranks, *words) for ranks in (1, 3))
+    assert one.state["rows"] == three.state["rows"] == 1437
+    assert three.values("train/loss") == pytest.approx(one.values("train/loss"), rel=1e-4)
+
+
+def test_another_seed_is_another_run(tmp_path):
+    first, second = (run(tmp_path / seed, 1, "trainer.max_steps=3", f"seed={seed}") for seed in ("0", "1"))
+    assert first.values("train/loss") != pytest.approx(second.values("train/loss"), rel=1e-4)
+
+
+def test_the_same_command_twice_gives_the_same_bits(tmp_path):
+    first, second = (run(tmp_path / name, 2, "trainer.max_steps=5", "model.dropout=0.5") for name in "ab")
+    assert first.state["weights_sha256"] == second.state["weights_sha256"]

@@ -1,0 +1,172 @@
+"""Any split is the same gradient: that of the mean loss over the real rows of the global batch."""
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from launcher.data.memory import InMemory
+from launcher.testing import simulate
+from launcher.training.precision import Precision
+from launcher.training.step import Stepper, by_step, to_device
+from launcher.training.task import Supervised
+from launcher.training.wrap import wrap
+from samplers import FixedGlobalBatchSampler
+
+CPU = torch.device("cpu")
+TASK = Supervised(nn.CrossEntropyLoss(reduction="none"))
+
+
+def model_and_rows(n, dtype=torch.float64):
+    """The same model and rows on every rank."""
+    stream = torch.Generator().manual_seed(1)
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
+    inputs = torch.randn(n, 5, generator=stream, dtype=torch.float64).to(dtype) * 3
+    return model, InMemory(inputs, torch.randint(3, (n,), generator=stream))
+
+
+def flat(tensors):
+    return torch.cat([t.detach().flatten() for t in tensors])
+
+
+def step_gradients(n, world_size, *, clip_norm=None, global_size=10, **batch):
+    """On a rank: the gradient of each step of an epoch, all from the same weights, and the sums of losses."""
+    model, rows = model_and_rows(n)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    settings = {"min_per_device": 1, **batch}
+    sampler = FixedGlobalBatchSampler(n, global_size, rank, world_size, seed=3, **settings)
+    loader = DataLoader(rows, batch_sampler=sampler, collate_fn=rows.collate_fn)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    stepper = Stepper(
+        model=wrap(model, False, {}, CPU),
+        task=TASK,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        scheduler=None,
+        precision=Precision.of("fp32", "cpu"),
+        device=CPU,
+        world_size=world_size,
+        clip_norm=clip_norm,
+    )
+    gradients, losses = [], []
+    for micro_batches in by_step(loader, sampler):
+        before = flat(model.parameters())
+        losses.append(float(stepper.step(micro_batches)))
+        gradients.append(before - flat(model.parameters()))
+        model.load_state_dict(start)
+    return torch.stack(gradients), torch.tensor(losses, dtype=torch.float64)
+
+
+def expected(n, positions_of_steps):
+    """The same by autograd alone: one process, the real rows of each step at once."""
+    model, rows = model_and_rows(n)
+    order = FixedGlobalBatchSampler(n, 1, 0, 1, seed=3, min_per_device=1).order
+    gradients, losses = [], []
+    for positions in positions_of_steps:
+        inputs, target = rows[torch.from_numpy(order.indices(0, np.array(positions)))]
+        each = nn.functional.cross_entropy(model(inputs), target, reduction="none")
+        gradients.append(flat(torch.autograd.grad(each.mean(), list(model.parameters()))))
+        losses.append(float(each.detach().sum()))
+    return torch.stack(gradients), torch.tensor(losses, dtype=torch.float64)
+
+
+def relative_error(found, right):
+    return float(((found - right).norm(dim=1) / right.norm(dim=1)).max())
+
+
+ONE = [range(10)]
+SPLITS = [
+    # n, ranks, settings, positions of the rows that count in each step
+    (10, 4, {}, ONE),
+    (10, 4, {"max_per_device": 2}, ONE),
+    (12, 4, {"global_size": 12, "max_per_device": 1}, [range(12)]),
+    (10, 1, {"max_per_device": 3}, ONE),
+    (10, 3, {}, ONE),
+    (10, 3, {"max_per_device": 3}, ONE),
+    (10, 5, {}, ONE),
+    (10, 5, {"max_per_device": 1}, ONE),
+    (8, 2, {"global_size": 8, "max_per_device": 2}, [range(8)]),
+    (25, 4, {"tail": "drop"}, [range(10), range(10, 20)]),
+    (11, 4, {"tail": "pad"}, [range(10), [10]]),
+    (11, 4, {"tail": "pad", "max_per_device": 2}, [range(10), [10]]),
+    (11, 4, {"tail": "pad", "pad_weight": 1}, [range(10), [10, *range(9)]]),
+    (11, 4, {"tail": "pad", "pad_weight": 1, "max_per_device": 2}, [range(10), [10, *range(9)]]),
+    (13, 3, {"tail": "pad"}, [range(10), range(10, 13)]),
+    (13, 5, {"tail": "pad", "max_per_device": 1}, [range(10), range(10, 13)]),
+]
+
+
+@pytest.mark.parametrize(("n", "ranks", "settings", "positions"), SPLITS)
+def test_the_gradient_is_that_of_the_mean_loss_over_the_real_rows(n, ranks, settings, positions):
+    right, right_losses = expected(n, positions)
+    found = simulate(ranks, lambda: step_gradients(n, ranks, **settings))
+    for gradients, _ in found:
+        assert gradients.shape == right.shape
+        assert relative_error(gradients, right) < 1e-12
+    torch.testing.assert_close(sum(losses for _, losses in found), right_losses, rtol=1e-12, atol=0)
+
+
+def test_two_ranks_with_two_micro_batches_of_two_rows_are_not_larger():
+    right, _ = expected(8, [range(8)])
+    found = simulate(2, lambda: step_gradients(8, 2, global_size=8, max_per_device=2))
+    for gradients, _ in found:
+        assert float(gradients.norm() / right.norm()) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("settings", [{}, {"max_per_device": 2}])
+def test_the_whole_gradient_is_clipped_once(ranks, settings):
+    right, _ = expected(10, ONE)
+    norm = float(right.norm())
+    for clip in (norm / 7, norm * 7):
+        found = simulate(ranks, lambda limit=clip: step_gradients(10, ranks, clip_norm=limit, **settings))
+        scale = min(1.0, clip / (norm + 1e-6))
+        assert all(relative_error(gradients, right * scale) < 1e-12 for gradients, _ in found)
+
+
+def test_gradients_travel_once_per_step_however_many_micro_batches():
+    def count():
+        n, ranks = 24, 2
+        model, rows = model_and_rows(n)
+        sampler = FixedGlobalBatchSampler(n, 12, dist.get_rank(), ranks, min_per_device=1, max_per_device=2)
+        wrapped = wrap(model, False, {}, CPU)
+        assert isinstance(wrapped, DistributedDataParallel)
+        reduced = []
+
+        def hook(_state, bucket):
+            reduced.append(bucket.index())
+            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0] / ranks)
+
+        wrapped.register_comm_hook(None, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        stepper = Stepper(wrapped, TASK, optimizer, None, Precision.of("fp32", "cpu"), CPU, world_size=ranks)
+        for micro_batches in by_step(DataLoader(rows, batch_sampler=sampler, collate_fn=rows.collate_fn), sampler):
+            assert len(micro_batches) == 3
+            stepper.step(micro_batches)
+        return reduced
+
+    assert simulate(2, count) == [[0, 0]] * 2
+
+
+def test_micro_batches_are_grouped_by_step():
+    sampler = FixedGlobalBatchSampler(20, 10, 0, 2, min_per_device=1, max_per_device=2)
+    steps = list(by_step(["a", "b", "c", "d", "e", "f"], sampler))
+    assert [[batch for batch, _ in step] for step in steps] == [["a", "b", "c"], ["d", "e", "f"]]
+    assert [share.last_in_step for _, share in steps[0]] == [False, False, True]
+
+
+def test_a_batch_moves_in_the_structure_it_has():
+    pair = namedtuple("Pair", "image label")  # noqa: PYI024 - what collating gives
+    image = torch.zeros(2, 3, 4, 4)
+    batch = {"a": [image, "text"], "b": pair(image, torch.ones(2)), "c": (image, 3)}
+    moved = to_device(batch, CPU, channels_last=True)
+    assert moved["a"][0].is_contiguous(memory_format=torch.channels_last)
+    assert (moved["a"][1], moved["c"][1]) == ("text", 3)
+    assert isinstance(moved["b"], pair)
+    assert moved["b"].label.tolist() == [1, 1]
+    assert isinstance(moved["c"], tuple)
