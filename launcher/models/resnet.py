@@ -9,6 +9,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from launcher.checkpoints.state import UNREADABLE
+
 
 def resnet18(classes: int = 10, weights: str | None = None, *, small_images: bool = False) -> nn.Module:
     """Build torchvision's ResNet-18 with a last layer for ``classes``.
@@ -21,14 +23,14 @@ def resnet18(classes: int = 10, weights: str | None = None, *, small_images: boo
             ``weights``.
 
     Raises:
-        ValueError: where the weights cannot be found or downloaded.
+        ValueError: where the weights cannot be found, downloaded or read, or are another model's.
     """
     model: nn.Module = torchvision.models.resnet18(num_classes=classes)
     if small_images:
         model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         model.maxpool = nn.Identity()
     if weights:
-        _load_matching(model, _weights(weights))
+        _load_matching(model, _weights(weights), weights)
     return model
 
 
@@ -42,17 +44,18 @@ def _weights(source: str) -> dict[str, Tensor]:
         raise ValueError(
             f"weights={source}: there is no such file; give a state dict of torchvision's resnet18, `download` or null"
         )
-    loaded: Any = torch.load(source, map_location="cpu", weights_only=True)
+    try:
+        loaded: Any = torch.load(source, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise ValueError(f"weights={source}: cannot be read as a state dict ({type(error).__name__})") from error
     return loaded  # type: ignore[no-any-return]
 
 
-def _load_matching(model: nn.Module, weights: dict[str, Tensor]) -> None:
+def _load_matching(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
     own = model.state_dict()
+    if not isinstance(weights, dict) or weights.keys() != own.keys():
+        raise ValueError(f"weights={source}: holds other names than a state dict of torchvision's resnet18")
     replaced = {
-        name
-        for name in ("conv1.weight", "fc.weight", "fc.bias")
-        if name in weights and weights[name].shape != own[name].shape
+        name: own[name] for name in ("conv1.weight", "fc.weight", "fc.bias") if weights[name].shape != own[name].shape
     }
-    model.load_state_dict(
-        {**{name: own[name] for name in replaced}, **{k: v for k, v in weights.items() if k not in replaced}}
-    )
+    model.load_state_dict({**weights, **replaced})
