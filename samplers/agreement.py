@@ -41,7 +41,7 @@ def check_agreement(facts: dict[str, Any]) -> None:
     Raises:
         ValueError: the ranks differ; what differs is shown for this rank and the first that has something else.
     """
-    mine = int(words_from("agreement", json.dumps(facts, sort_keys=True))[0] >> 1)
+    mine = int(words_from("agreement", json.dumps(facts, sort_keys=True))[0]) >> 1
     place = torch.device("cuda", torch.cuda.current_device()) if distributed.get_backend() == "nccl" else "cpu"
     extremes = torch.tensor([mine, -mine], dtype=torch.int64, device=place)
     distributed.all_reduce(extremes, op=distributed.ReduceOp.MIN)

@@ -52,6 +52,8 @@ def rows_of(source: object) -> int:
             f"source={kind} is an IterableDataset, which has no positions to draw: give a dataset with __len__ and "
             "__getitem__"
         )
+    if isinstance(source, str | bytes):
+        raise SettingTypeError(f"source={source!r} is a text: give a dataset, its number of rows, or an order")
     size = len(source) if isinstance(source, Sized) else source
     return whole_number(
         f"source={kind}: n" if size is not source else "source",

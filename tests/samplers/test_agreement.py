@@ -47,7 +47,7 @@ class Private(Sampler):
     """Draws from the entropy of the machine, so no two ranks would agree by themselves."""
 
     def __iter__(self):
-        generator = np.random.default_rng(int.from_bytes(os.urandom(8)))
+        generator = np.random.default_rng(int.from_bytes(os.urandom(8), "big"))
         return iter(generator.permutation(24).tolist())
 
     def __len__(self):

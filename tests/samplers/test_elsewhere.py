@@ -45,19 +45,19 @@ def model():
     return torch.nn.Linear(3, 1, dtype=torch.float64)
 
 
-def gradients_in_one_process():
+def gradients_in_one_process(n, size):
     """The gradient of the mean loss over the real rows of each step of an epoch, with a padded tail."""
     data, net = dataset(), model()
-    steps = list(FixedGlobalBatchSampler(ROWS, SIZE, 0, 1, min_per_device=1, seed=1, tail="pad"))
-    steps[-1] = steps[-1][: ROWS % SIZE]
+    steps = list(FixedGlobalBatchSampler(n, size, 0, 1, min_per_device=1, seed=1, tail="pad"))
+    steps[-1] = steps[-1][: n % size or size]
     losses = (net(data[rows][1]).square().mean() for rows in steps)
     return [torch.autograd.grad(loss, net.weight)[0] for loss in losses]
 
 
-def train_with_ddp():
+def train_with_ddp(n, size, most):
     """A hand-written loop: row losses, divided once by the rows of the global batch that count."""
     data, net = dataset(), DistributedDataParallel(model())
-    sampler = sampler_of(data, tail="pad", max_per_device=3)
+    sampler = FixedGlobalBatchSampler(n, size, seed=1, tail="pad", min_per_device=1, max_per_device=most)
     found, world_size = [], distributed.get_world_size()
     for place, (_, rows) in enumerate(DataLoader(data, batch_sampler=sampler)):
         share = sampler.share(place)
@@ -71,10 +71,19 @@ def train_with_ddp():
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_plain_ddp_has_the_gradient_of_one_process(world_size):
-    for found in simulate(world_size, train_with_ddp):
-        for one, other in zip(found, gradients_in_one_process(), strict=True):
+@pytest.mark.parametrize(
+    ("world_size", "n", "size", "most"),
+    [
+        (4, 40, 10, None),  # shares 3, 3, 2, 2
+        (4, 41, 10, None),  # one real row in the last step
+        (2, 47, 8, 2),  # two micro-batches of two rows
+        (3, 47, 20, 2),  # four micro-batches, uneven
+    ],
+)
+def test_plain_ddp_has_the_gradient_of_one_process(world_size, n, size, most):
+    wanted = gradients_in_one_process(n, size)
+    for found in simulate(world_size, train_with_ddp, n, size, most):
+        for one, other in zip(found, wanted, strict=True):
             assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
 

@@ -1,5 +1,6 @@
 """The contract of the training sampler, in small cases with their lists written out."""
 
+import pickle
 import random
 from itertools import islice
 
@@ -90,7 +91,9 @@ def test_97_rows_in_batches_of_32_on_8_ranks(n, steps, counted):
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "carry"])
-@pytest.mark.parametrize(("n", "size", "maximum"), [(26, 6, None), (97, 32, 8), (145, 48, 7), (5, 4, 2), (24, 12, 4)])
+@pytest.mark.parametrize(
+    ("n", "size", "maximum"), [(26, 6, None), (26, 24, None), (97, 32, 8), (145, 48, 7), (5, 4, 2), (24, 12, 4)]
+)
 def test_the_contract_holds_for_every_tail(tail, n, size, maximum):
     def make(rank, ranks):
         return FixedGlobalBatchSampler(n, size, rank, ranks, tail=tail, min_per_device=1, max_per_device=maximum)
@@ -219,6 +222,7 @@ class Stream(IterableDataset):
         ((-5, 4), {}, "source=-5 is too small"),
         ((10.0, 4), {}, "source=10.0 is of type float"),
         ((True, 4), {}, "source=True is a bool"),
+        (("10", 4), {}, "source='10' is a text: give a dataset, its number of rows, or an order"),
         ((None, 4), {}, "source=None is of type NoneType"),
         ((10, 4.0), {}, "global_size=4.0 is of type float"),
         ((10, 4), {"tail": "wrap"}, "tail='wrap' is unknown: it must be one of drop, pad, spread, carry"),
@@ -275,6 +279,26 @@ def test_an_abandoned_pass_is_said_once_it_is_repeated(caplog):
 
 def test_an_order_with_the_same_seed_is_accepted():
     assert FixedGlobalBatchSampler(Shuffled(10, 3), 4, 0, 1, seed=3, min_per_device=1).order.seed == 3
+
+
+def test_three_rows_in_a_global_batch_of_four_are_one_step_with_one_padded_row():
+    (batch,) = global_batches(world(3, 4, 2, tail="pad"))
+    assert (batch.rows, batch.real) == (4, (0, 1, 2))
+
+
+def test_three_rows_cannot_train_seven_ranks():
+    with pytest.raises(ValueError, match="global_size=7 with tail='drop' leaves no whole global batch in n=3 rows"):
+        world(3, 7, 7)
+    with pytest.raises(
+        ValueError, match="rank=3 would idle: global_size=3 gives min_per_device=1 rows to 3 of world_size=7"
+    ):
+        world(3, 3, 7)
+
+
+def test_a_sampler_can_be_pickled():
+    sampler = world(22, 5, 1)[0]
+    next(iter(sampler))
+    assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
 
 
 def test_numpy_integers_are_accepted():
