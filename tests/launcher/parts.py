@@ -50,6 +50,7 @@ class Noted(nn.Linear):
     def __init__(self, stamp, in_features=4, out_features=3):
         super().__init__(in_features, out_features)
         logging.getLogger("parts").info("stamp %s in %s", stamp, Path.cwd())
+        logging.getLogger("parts").info("threads %d", torch.get_num_threads())
 
 
 def mean_loss(prediction, target):

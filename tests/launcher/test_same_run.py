@@ -11,7 +11,7 @@ SPLITS = [
     (128, 4, ()),
     (128, 2, ("batch.max_per_device=17",)),
     (128, 1, ("batch.max_per_device=20",)),
-    (128, 3, ("trainer.evaluate_every=0")),
+    (128, 3, ("trainer.evaluate_every=0",)),
     (100, 3, ()),
 ]
 
