@@ -11,7 +11,7 @@ from torch import distributed
 from samplers.permutation import words_from
 from samplers.settings import switch
 
-__all__ = ["check_agreement", "compares_ranks"]
+__all__ = ["check_agreement", "compares_ranks", "gathered", "least"]
 
 
 def compares_ranks(compare_ranks: object, *, left_out: bool, world_size: int) -> bool:
@@ -42,14 +42,10 @@ def check_agreement(facts: dict[str, Any]) -> None:
         ValueError: the ranks differ; what differs is shown for this rank and the first that has something else.
     """
     mine = int(words_from("agreement", json.dumps(facts, sort_keys=True))[0]) >> 1
-    place = torch.device("cuda", torch.cuda.current_device()) if distributed.get_backend() == "nccl" else "cpu"
-    extremes = torch.tensor([mine, -mine], dtype=torch.int64, device=place)
-    distributed.all_reduce(extremes, op=distributed.ReduceOp.MIN)
-    smallest, largest = extremes.tolist()
+    smallest, largest = _smallest([mine, -mine])
     if smallest == -largest:
         return
-    everyone: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(everyone, facts)
+    everyone = gathered(facts)
     other = next(rank for rank, theirs in enumerate(everyone) if theirs != facts)
     sides = "; ".join(
         f"{key}: rank {distributed.get_rank()} has {facts[key]!r}, rank {other} has {everyone[other].get(key)!r}"
@@ -57,3 +53,22 @@ def check_agreement(facts: dict[str, Any]) -> None:
         if facts[key] != everyone[other].get(key)
     )
     raise ValueError(f"the samplers of the ranks differ ({sides}): make them alike, and set the same epoch on all")
+
+
+def least(value: int) -> int:
+    """Return the smallest of the values that the ranks of torch.distributed give; every rank must call this."""
+    return _smallest([value])[0]
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks of torch.distributed; every rank must call this."""
+    everyone: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(everyone, value)
+    return everyone
+
+
+def _smallest(values: list[int]) -> list[int]:
+    device = torch.device("cuda", torch.cuda.current_device()) if distributed.get_backend() == "nccl" else "cpu"
+    smallest = torch.tensor(values, dtype=torch.int64, device=device)
+    distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN)
+    return [int(value) for value in smallest.tolist()]

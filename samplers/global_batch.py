@@ -149,7 +149,8 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         raise ValueError(
             f"batch_size of {type(self).__name__} was asked for: it has global_size={self.plan.global_size} and "
             f"already deals to world_size={self.plan.world_size} ranks, so its batches must not be dealt or cut again; "
-            "with Accelerate leave its loader out of accelerator.prepare"
+            "with Lightning set use_distributed_sampler=False, with Accelerate leave its loader out of "
+            "accelerator.prepare"
         )
 
     def set_epoch(self, epoch: int) -> None:

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import distributed
 from torch.utils.data import default_collate
 
-from samplers.parts import ENDED, PartReader, check_parts, read_parts
-from samplers.passes import Share
+from samplers.agreement import check_agreement
+from samplers.parts import PartReader, check_parts, read_parts
 from samplers.plan import BatchPlan
 from samplers.ranks import resolve_ranks
 from samplers.settings import switch, whole_number
 from samplers.state import VERSION, check_matches
+from samplers.stream_pass import StreamPass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from samplers.passes import Share
+
 __all__ = ["FixedGlobalBatchStream"]
-
-_AHEAD = 16
-"""Most steps for which ranks agree at once that every one of them has its rows."""
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Step:
-    """This rank's rows of one global batch, and how many rows it should have."""
-
-    number: int
-    rows: list[Any]
-    share: int
-    dealt: int  # place among the ranks at which this global batch begins to be dealt to this rank
-
-    @property
-    def full(self) -> bool:
-        return len(self.rows) == self.share
 
 
 class FixedGlobalBatchStream:
@@ -109,110 +90,61 @@ class FixedGlobalBatchStream:
         self._start(0)
 
     def _start(self, rows: int) -> None:
-        self._first_row = rows
+        self._pass = StreamPass(self.plan, self.rank, self.tail, rows)
         self._drawn = 0
         self._end: int | None = None  # rows at the end of the pass, once it is known
-        self._tail: dict[int, tuple[int, int]] = {}  # of padded steps: rows that count, on this rank and over all
         self._passes = getattr(self, "_passes", 0) + 1
 
     def __iter__(self) -> Iterator[Any]:
         """Start the next pass: a new epoch after a whole pass, else the same pass again."""
         if self._end is not None:
             self.epoch += 1
-            self._first_row = 0
-        self._start(self._first_row)
+        self._start(0 if self._end is not None else self._pass.first_row)
         return self._run(self._passes)
 
     def _run(self, number: int) -> Iterator[Any]:
-        yield from self._pass(number)
-        if number == self._passes and self._end == self._first_row > 0:
+        yield from self._draw(number)
+        if number == self._passes and self._end == self._pass.first_row > 0:
             # The state that was loaded stood at the very end of its epoch.
             self.epoch += 1
             self._start(0)
-            yield from self._pass(self._passes)
+            yield from self._draw(self._passes)
 
-    def _pass(self, number: int) -> Iterator[Any]:
-        step = None
-        for step in self._steps():
-            for place in range(self.plan.micro_count(self.plan.global_size)):
-                first, stop = self.plan.micro_span(step.dealt, place, self.plan.global_size)
+    def _draw(self, number: int) -> Iterator[Any]:
+        current, end = self._pass, self._pass.first_row
+        self._check_ranks()
+        for step in current.steps(self._read(), self.parts):
+            for rows in current.micro_batches(step):
                 if number == self._passes:
                     self._drawn += 1
-                yield self._collate(step.rows[first:stop])
-        if step is None and self._first_row == 0:
+                yield self._collate(rows)
+            end += self.plan.global_size
+        if end == 0:
             raise ValueError(
                 f"global_size={self.plan.global_size} with tail={self.tail!r} leaves no whole global batch in the "
                 "stream: lower global_size, give more rows (every part must have some), or set tail='pad'"
             )
         if number == self._passes:
-            self._end = self._first_row + (0 if step is None else step.number + 1) * self.plan.global_size
+            self._end = end
 
-    def _steps(self) -> Iterator[_Step]:
-        """Steps of this pass, each whole, padded where the tail says so."""
-        read = self._read()
-        spare: list[Any] = []
-        number, wanted = 0, 1
-        ahead: deque[_Step] = deque()
-        while not ahead:
-            ahead.extend(self._read_step(read, number + more) for more in range(wanted))
-            spare = spare or ahead[0].rows[:]
-            agreed = self._least(next((place for place, step in enumerate(ahead) if not step.full), wanted))
-            for _ in range(agreed):
-                yield ahead.popleft()
-            number += agreed
-            # The first step comes at once; later the ranks talk less often. One rank needs no one's word.
-            wanted = min(2 * wanted, _AHEAD) if self.plan.world_size > 1 else 1
-        while self.tail == "pad":
-            step = ahead.popleft() if ahead else self._read_step(read, number)
-            number += 1
-            spare = self._agree_on_rest(step, spare)
-            if not spare:
-                return
-            missing = step.share - len(step.rows)
-            padding = (spare * -(-missing // len(spare)))[:missing]
-            yield _Step(step.number, step.rows + padding, step.share, step.dealt)
-        left = sum(len(step.rows) for step in ahead)
-        _log.info("epoch %d ended, rows that rank %d has read and leaves out: %d", self.epoch, self.rank, left)
+    def _check_ranks(self) -> None:
+        if self.plan.world_size == 1:
+            return
+        ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 0
+        if ranks != self.plan.world_size:
+            raise ValueError(
+                f"world_size={self.plan.world_size} ranks must agree on the end of the stream, and the process group "
+                f"has {ranks}: call torch.distributed.init_process_group with as many ranks first"
+            )
+        position = {"epoch": self.epoch, "rows": self._pass.first_row}
+        check_agreement({**self._identity(), **position, "plan": asdict(self.plan)})
 
     def _read(self) -> read_parts:
         for dataset in [self.source] if self._given_parts is None else self.source:
             if callable(set_epoch := getattr(dataset, "set_epoch", None)):
                 set_epoch(self.epoch)
-        reader = PartReader(self.source, self.parts, self._mine, self._first_row)
+        reader = PartReader(self.source, self.parts, self._mine, self._pass.first_row)
         return read_parts(reader, min(self.workers, len(self._mine)), self._options)
-
-    def _read_step(self, read: read_parts, number: int) -> _Step:
-        at = self._first_row + number * self.plan.global_size
-        # Row t belongs to rank t mod world size, so a global batch is dealt from another rank on each time.
-        dealt = (self.rank - at) % self.plan.world_size
-        share = self.plan.share_rows(dealt)
-        turns = (at + dealt + turn * self.plan.world_size for turn in range(share))
-        rows = [row for turn in turns if (row := read.take(turn % self.parts)) is not ENDED]
-        return _Step(number, rows, share, dealt)
-
-    def _least(self, steps: int) -> int:
-        """The smallest of what the ranks give."""
-        if self.plan.world_size == 1:
-            return steps
-        _check_group(self.plan.world_size)
-        place = torch.device("cuda", torch.cuda.current_device()) if distributed.get_backend() == "nccl" else "cpu"
-        least = torch.tensor(steps, dtype=torch.int64, device=place)
-        distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
-        return int(least)
-
-    def _agree_on_rest(self, step: _Step, spare: list[Any]) -> list[Any]:
-        """Note the rows of a padded step that count; return rows to pad with, none where no rank has a row left."""
-        mine = (len(step.rows), (step.rows + spare)[:1])
-        everyone = [mine]
-        if self.plan.world_size > 1:
-            everyone = [mine] * self.plan.world_size
-            distributed.all_gather_object(everyone, mine)
-        total = sum(rows for rows, _ in everyone)
-        if total == 0:
-            return []
-        self._tail[step.number] = (len(step.rows), total)
-        # A rank whose parts held no row at all repeats one of another rank.
-        return spare or step.rows or next(rows for _, rows in everyone if rows)
 
     def share(self, micro_batch: int) -> Share:
         """Describe micro-batch number `micro_batch` of the current pass, once it was drawn.
@@ -226,19 +158,7 @@ class FixedGlobalBatchStream:
                 f"micro_batch={number} was not drawn in the pass of epoch {self.epoch}: it must be from 0 to "
                 f"{self._drawn - 1}"
             )
-        size = self.plan.global_size
-        count = self.plan.micro_count(size)
-        step, place = divmod(number, count)
-        dealt = (self.rank - self._first_row - step * size) % self.plan.world_size
-        real, total = self._tail.get(step, (size, size))
-        first, stop = self.plan.micro_span(dealt, place, size)
-        return Share(
-            step=self._first_row // size + step,
-            rows=stop - first,
-            real_rows=min(max(real - first, 0), stop - first),
-            global_rows=total,
-            last_in_step=place == count - 1,
-        )
+        return self._pass.share(number)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; the epoch of a loaded state keeps its position."""
@@ -261,12 +181,12 @@ class FixedGlobalBatchStream:
             whole_number("rows_done", rows_done, minimum=0, remedy="count finished rows"),
             self.plan.global_size,
         )
-        drawn = self._first_row + self._drawn // self.plan.micro_count(size) * size
-        if not self._first_row <= rows <= drawn or (rows - self._first_row) % size:
+        drawn = self._pass.first_row + self._drawn // self.plan.micro_count(size) * size
+        if not self._pass.first_row <= rows <= drawn or (rows - self._pass.first_row) % size:
             raise ValueError(
                 f"rows_done={rows} is no place between two steps of epoch {self.epoch}: this pass starts at "
-                f"{self._first_row} rows, takes global_size={size} per step and was drawn up to {drawn}; count the "
-                "rows of finished steps from the start of the epoch"
+                f"{self._pass.first_row} rows, takes global_size={size} per step and was drawn up to {drawn}; count "
+                "the rows of finished steps from the start of the epoch"
             )
         ended = rows == self._end
         position = {"epoch": self.epoch + ended, "rows": 0 if ended else rows}
@@ -291,12 +211,3 @@ class FixedGlobalBatchStream:
 
     def _identity(self) -> dict[str, Any]:
         return {"parts": self._given_parts, "global_size": self.plan.global_size, "tail": self.tail}
-
-
-def _check_group(world_size: int) -> None:
-    ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 0
-    if ranks != world_size:
-        raise ValueError(
-            f"world_size={world_size} ranks must agree on the end of the stream, and the process group has {ranks}: "
-            "call torch.distributed.init_process_group with as many ranks first"
-        )

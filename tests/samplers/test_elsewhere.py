@@ -179,9 +179,7 @@ def test_accelerate_is_stopped_where_it_would_deal_again():
         data = dataset()
         accelerator().prepare(DataLoader(data, batch_sampler=sampler_of(data)))
 
-    with pytest.raises(
-        ValueError, match=r"already deals to world_size=2 ranks.*leave its loader out of accelerator.prep"
-    ):
+    with pytest.raises(ValueError, match="already deals to world_size=2 ranks"):
         simulate(2, both)
 
 

@@ -98,3 +98,21 @@ def test_every_stop_continues_with_what_was_left(tail, size):
             assert rest.share(rest.plan.active - 1, rest.micro_batches - 1) == whole.share(
                 rest.plan.active - 1, whole.micro_batches - 1
             )
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_report_counts_what_is_dealt(tail, size):
+    for current in passes(size, tail, 0):
+        report = current.plan.report(current.n, tail)
+        dealt = streams(current, Shuffled(current.n))
+        sizes = [len(rows) for stream in dealt for rows in stream]
+        ranks = range(current.plan.active)
+        shares = [current.share(rank, place) for rank in ranks for place in range(current.micro_batches)]
+        real = sum(share.real_rows for share in shares)
+        assert report.steps_per_epoch == current.steps
+        assert report.rows_padded == sum(sizes) - real
+        assert report.rows_dropped + report.rows_carried == current.n - real
+        assert (report.rows_carried == 0) or tail == "carry"
+        assert (report.smallest_micro_batch, report.largest_micro_batch) == (min(sizes), max(sizes))
+        assert report.last_step_rows == sum(share.rows for share in shares if share.step == current.steps - 1)

@@ -101,6 +101,15 @@ def test_whatever_the_length_of_each_part_all_ranks_end_together(lengths, tail):
     assert rows == (everything if tail == "pad" else [row for row in everything if row % 100 < min(lengths)])
 
 
+def test_ranks_that_differ_are_told_so():
+    def both():
+        rank = distributed.get_rank()
+        return list(stream(Count(40), 8, rank, 2, max_per_device=[None, 2][rank]))
+
+    with pytest.raises(ValueError, match=r"the samplers of the ranks differ .*'max_per_device'"):
+        simulate(2, both)
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_workers_read_disjoint_parts():
     for source in (Count(47), parts(9, 12, 9, 9)):
