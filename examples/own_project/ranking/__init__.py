@@ -1,0 +1,1 @@
+"""Learning what is better from comparisons alone."""
