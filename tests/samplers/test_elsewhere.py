@@ -87,55 +87,54 @@ def test_plain_ddp_has_the_gradient_of_one_process(world_size, n, size, most):
             assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
+def train_with_lightning(**options):
+    """Rows of each step and epoch on this rank, and the epochs that Lightning told the sampler."""
+    warnings.simplefilter("ignore")
+    logging.disable()
+    import lightning  # noqa: PLC0415
+
+    class Task(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = model()
+            self.seen = []
+
+        def training_step(self, batch, place):
+            if place == 0:
+                self.seen.append([])
+            self.seen[-1].append(batch[0].tolist())
+            return self.net(batch[1]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def train_dataloader(self):
+            # Here the process group exists, so the sampler finds its rank.
+            data = dataset()
+            sampler = sampler_of(data)
+            original = sampler.set_epoch
+            sampler.set_epoch = lambda epoch: (told.append(epoch), original(epoch))
+            return DataLoader(data, batch_sampler=sampler)
+
+    told = []
+    task = Task()
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    settings = {**dict.fromkeys(quiet, False), "accelerator": "cpu", "devices": 2, "strategy": "ddp", **options}
+    lightning.Trainer(max_epochs=2, **settings).fit(task)
+    return task.seen, told
+
+
 def test_lightning_moves_the_epochs():
-    pytest.importorskip("lightning", exc_type=ImportError)
-
-    def both():
-        warnings.simplefilter("ignore")
-        logging.disable()
-        import lightning  # noqa: PLC0415
-
-        class Task(lightning.LightningModule):
-            def __init__(self):
-                super().__init__()
-                self.net = model()
-                self.seen = []
-
-            def training_step(self, batch, place):
-                if place == 0:
-                    self.seen.append([])
-                self.seen[-1].append(batch[0].tolist())
-                return self.net(batch[1]).square().mean()
-
-            def configure_optimizers(self):
-                return torch.optim.SGD(self.parameters(), lr=0.1)
-
-            def train_dataloader(self):
-                # Here the process group exists, so the sampler finds its rank.
-                data = dataset()
-                sampler = sampler_of(data)
-                original = sampler.set_epoch
-                sampler.set_epoch = lambda epoch: (told.append(epoch), original(epoch))
-                return DataLoader(data, batch_sampler=sampler)
-
-        told = []
-        task = Task()
-        lightning.Trainer(
-            accelerator="cpu",
-            devices=2,
-            strategy="ddp",
-            max_epochs=2,
-            use_distributed_sampler=False,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        ).fit(task)
-        return task.seen, told
-
-    ranks = simulate(2, both, process_group=False)
+    pytest.importorskip("lightning")
+    ranks = simulate(2, lambda: train_with_lightning(use_distributed_sampler=False), process_group=False)
     assert together([seen for seen, _ in ranks]) == expected()
     assert all(told == [0, 1] for _, told in ranks)
+
+
+def test_lightning_is_stopped_where_it_would_deal_again():
+    pytest.importorskip("lightning")
+    with pytest.raises(ValueError, match=r"already deals to world_size=2 ranks, .* set use_distributed_sampler=False"):
+        simulate(2, train_with_lightning, process_group=False)
 
 
 def accelerator():

@@ -194,6 +194,7 @@ def test_the_random_states_of_the_caller_are_untouched():
     assert states == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
 
 
+@pytest.mark.usefixtures("collected")
 def test_a_loader_with_workers_sees_the_same_rows():
     data = list(range(40))
     wanted = [torch.tensor(rows) for rows in world(data, 8, 2)[1]]

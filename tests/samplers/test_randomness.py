@@ -46,6 +46,7 @@ def rows_of(world_size, epochs=2, workers=0, copies=1, **settings):
     return found
 
 
+@pytest.mark.usefixtures("collected")
 def test_rows_depend_on_neither_ranks_nor_workers():
     expected = rows_of(1)
     assert len(expected) == 48

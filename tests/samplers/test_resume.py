@@ -90,6 +90,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(tail, done):
     assert real(resumed(state, 10, 4, 2, tail=tail)) == real(before)
 
 
+@pytest.mark.usefixtures("collected")
 def test_a_loader_that_draws_ahead_does_not_move_the_state():
     data = list(range(48))
     sampler = world(data, 8, 1)[0]

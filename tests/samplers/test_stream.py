@@ -111,6 +111,7 @@ def test_ranks_that_differ_are_told_so():
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.usefixtures("collected")
 def test_workers_read_disjoint_parts():
     for source in (Count(47), parts(9, 12, 9, 9)):
         expected = run(1, source, 8)
@@ -121,6 +122,7 @@ def test_workers_read_disjoint_parts():
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 @pytest.mark.parametrize("source", [Count(47), parts(12, 9, 14, 12)])
+@pytest.mark.usefixtures("collected")
 def test_every_stop_continues_in_any_world_with_any_workers(source, tail):
     whole = run(1, source, 8, tail=tail)
     loader = stream(source, 8, tail=tail, max_per_device=4)
