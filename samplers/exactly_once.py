@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.data import Sampler
 
+from samplers.dealt import DealtSampler
 from samplers.orders import sequential_order
 from samplers.ranks import resolve_ranks
 from samplers.settings import whole_number
@@ -19,7 +19,7 @@ __all__ = ["ExactlyOnceSampler"]
 _AHEAD = 4_096
 
 
-class ExactlyOnceSampler(Sampler[list[int]]):
+class ExactlyOnceSampler(DealtSampler):
     """Yields this rank's batches of an evaluation: over all ranks no row twice, none missing, nothing padded.
 
     Rows are dealt like cards, so ranks differ by one row at most; with fewer rows than ranks some get none and their
@@ -43,7 +43,8 @@ class ExactlyOnceSampler(Sampler[list[int]]):
         self, source: object, batch_size: int = 64, rank: int | None = None, world_size: int | None = None
     ) -> None:
         self.rank, self.world_size = resolve_ranks(rank, world_size)
-        self.batch_size = whole_number("batch_size", batch_size, minimum=1, remedy="give the most rows of a batch")
+        self._world_size = self.world_size
+        self._most_rows = whole_number("batch_size", batch_size, minimum=1, remedy="give the most rows of a batch")
         self.order = sequential_order(source)
         self.n = len(self.order)
 
@@ -54,13 +55,13 @@ class ExactlyOnceSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Batches of this rank, exactly."""
-        return (self.rows + self.batch_size - 1) // self.batch_size
+        return (self.rows + self._most_rows - 1) // self._most_rows
 
     def __iter__(self) -> Iterator[list[int]]:
         """Evaluate from the first row on."""
-        step = max(1, _AHEAD // self.batch_size) * self.batch_size
+        step = max(1, _AHEAD // self._most_rows) * self._most_rows
         for first in range(0, self.rows, step):
             turns = np.arange(first, min(first + step, self.rows), dtype=np.int64)
             drawn = self.order.indices(0, turns * self.world_size + self.rank).tolist()
-            for start in range(0, len(drawn), self.batch_size):
-                yield drawn[start : start + self.batch_size]
+            for start in range(0, len(drawn), self._most_rows):
+                yield drawn[start : start + self._most_rows]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Sampler
 
 from samplers.agreement import check_agreement, compares_ranks
+from samplers.dealt import DealtSampler
 from samplers.orders import FromSampler, fitting_order, shuffled_order
 from samplers.passes import Pass, Share, check_pad_weight, check_tail
 from samplers.plan import BatchPlan
@@ -25,7 +26,7 @@ __all__ = ["FixedGlobalBatchSampler"]
 _log = logging.getLogger(__name__)
 
 
-class FixedGlobalBatchSampler(Sampler[list[int]]):
+class FixedGlobalBatchSampler(DealtSampler):
     """Yields this rank's micro-batches, lists of dataset indices; give it to a DataLoader as `batch_sampler`.
 
     Global batch number k of an epoch holds the same rows whatever the number of ranks, the size of micro-batches, the
@@ -81,6 +82,7 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
         self.rank, size = resolve_ranks(rank, world_size)
         self.plan = BatchPlan(global_size, size, min_per_device, max_per_device)
         self.plan.check_works(self.rank)
+        self._world_size, self._most_rows = size, max(self.plan.micro_batches(0))
         self._compares = compares_ranks(compare_ranks, left_out=rank is None, world_size=size)
         self.order = fitting_order(shuffled_order(source, seed), self.plan.global_size, tail)
         self.n = len(self.order)
@@ -142,16 +144,6 @@ class FixedGlobalBatchSampler(Sampler[list[int]]):
     def sampler(self) -> FixedGlobalBatchSampler:
         """This sampler itself: Lightning and Accelerate look for `set_epoch` at the sampler of a batch sampler."""
         return self
-
-    @property
-    def batch_size(self) -> int:
-        """There is none, micro-batches differ in size: who asks, as Accelerate does, is about to deal rows again."""
-        raise ValueError(
-            f"batch_size of {type(self).__name__} was asked for: it has global_size={self.plan.global_size} and "
-            f"already deals to world_size={self.plan.world_size} ranks, so its batches must not be dealt or cut again; "
-            "with Lightning set use_distributed_sampler=False, with Accelerate leave its loader out of "
-            "accelerator.prepare"
-        )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass.

@@ -8,14 +8,13 @@ import numpy as np
 
 from samplers.orders.columns import as_numbers, as_rows, digest
 from samplers.orders.plain import Sequential, Shuffled, check_seed
+from samplers.orders.protocol import Order
 from samplers.orders.sources import shuffled_order
 from samplers.permutation import Integers, words_from
 from samplers.settings import switch, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from samplers.orders.protocol import Order
 
 __all__ = ["Mixture", "Repeated", "Subset"]
 
@@ -185,8 +184,8 @@ class Mixture:
 
 
 def _seeded_order(source: object, seed: int, place: int) -> Order:
-    if hasattr(source, "indices"):
-        return shuffled_order(source, None)
+    if isinstance(source, Order):
+        return source
     return shuffled_order(source, int(words_from("mixture", seed, place)[0]))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
-from samplers import FixedGlobalBatchSampler, Sequential, Share, Shuffled
+from samplers import ExactlyOnceSampler, FixedGlobalBatchSampler, Sequential, Share, Shuffled
 from samplers.contract import check_contract, check_no_starved_rank, global_batches
 
 
@@ -263,11 +263,16 @@ def test_a_sampler_that_already_deals_is_refused(source, message):
         FixedGlobalBatchSampler(source, 4, 0, 1, min_per_device=1)
 
 
-def test_who_would_deal_again_is_told_so():
+@pytest.mark.parametrize("make", [lambda: world(10, 4, 2)[0], lambda: ExactlyOnceSampler(10, 4, 0, 2)])
+def test_who_would_deal_again_is_told_so(make):
     with pytest.raises(
-        ValueError, match=r"batch_size .* was asked for: it has global_size=4 and already deals to world_size=1"
+        ValueError, match=r"batch_size of \w+Sampler was asked for: it already deals to world_size=2 ranks"
     ):
-        BatchSampler(world(10, 4, 1)[0], 2, drop_last=False).sampler.batch_size  # noqa: B018 - reading it is the test
+        make().batch_size  # noqa: B018 - reading it is the test
+
+
+def test_in_one_rank_there_is_a_largest_micro_batch():
+    assert world(10, 7, 1, max_per_device=4)[0].batch_size == 4
 
 
 def test_an_abandoned_pass_is_said_once_it_is_repeated(caplog):
