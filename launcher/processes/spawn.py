@@ -34,5 +34,7 @@ def start_processes(count: int, words: list[str]) -> NoReturn:
     """Become a torchrun that starts ``count`` ranks with the same command line."""
     sys.stdout.flush()
     sys.stderr.flush()
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m", "launcher"]
-    os.execv(sys.executable, [sys.executable, *torchrun, *words])  # noqa: S606 - no shell is wanted
+    # By its address the agent is found also where the name of this host does not resolve.
+    flags = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "launcher"]
+    os.execv(sys.executable, [*torchrun, *words])  # noqa: S606 - no shell is wanted
