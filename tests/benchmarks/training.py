@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -96,7 +97,7 @@ def run(contender: Contender, epochs: int, folder: Path) -> Result:
         raise SystemExit(f"{contender.name} failed:\n{ended.stdout}\n{ended.stderr}")
     done = json.loads(times.read_text(encoding="utf-8"))
     ends = done[WARM_UP_EPOCHS * STEPS_PER_EPOCH - 1 :: STEPS_PER_EPOCH]
-    epochs_s = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    epochs_s = [end - begin for begin, end in pairwise(ends)]
     return Result(STEPS_PER_EPOCH / quantiles(epochs_s, n=4)[0], done[0] - start)
 
 
