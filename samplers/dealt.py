@@ -25,6 +25,6 @@ class DealtSampler(Sampler[list[int]]):
             return self._most_rows
         raise ValueError(
             f"batch_size of {type(self).__name__} was asked for: it already deals to world_size={self._world_size} "
-            "ranks, so its batches must not be dealt or cut again; with Lightning set use_distributed_sampler=False, with "
-            "Accelerate leave its loader out of accelerator.prepare"
+            "ranks, so its batches must not be dealt or cut again; with Lightning set use_distributed_sampler=False, "
+            "with Accelerate leave its loader out of accelerator.prepare"
         )
