@@ -13,9 +13,7 @@ FENCED = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [
     pytest.param(block, id=f"{readme.parent.name}-{number}")
     for readme in sorted(ROOT.glob("examples/*/README.md"))
-    for number, block in enumerate(
-        re.findall(r"^```bash\n(.*?)^```", readme.read_text("utf-8"), re.MULTILINE | re.DOTALL), 1
-    )
+    for number, block in enumerate(FENCED.findall(readme.read_text("utf-8")), 1)
 ]
 
 
