@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from launcher.configure.devices import in_config_words, plan_of
@@ -22,7 +23,7 @@ def plan_text(run: RunConfig, world_size: int, run_dir: Path, notes: list[str]) 
         report = plan.report(len(dataset), run.batch.tail)  # type: ignore[arg-type]
     except ValueError as error:
         raise SettingsError(in_config_words(str(error))) from error
-    steps = min(run.trainer.max_steps or 2**62, report.steps_per_epoch * run.trainer.epochs)
+    steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
     shares = [f"  rank {rank}         {_rows(plan.micro_batches(rank))}" for rank in range(min(plan.active, 16))]
     more = [f"  ... and {plan.active - len(shares)} more"] if plan.active > len(shares) else []
     return "\n".join(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import (
     Parts,
     build_optimizer,
+    build_order,
     build_parts,
     build_scheduler,
     seed_streams,
@@ -124,7 +124,7 @@ def assemble(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Tra
     assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
     sampler = _sampler(run, plan, place.rank, parts.train)
     report = sampler.report()
-    limits = _limits(run, report.steps_per_epoch, parts)
+    limits = _limits(run, report.steps(run.trainer.epochs), parts)
     stepper = _stepper(run, place, plan, parts.model, parts.task, limits.last_step)
     observer = _observer(run, place, plan.active, limits)
     if place.rank.rank == 0:
@@ -148,11 +148,11 @@ def _check(parts: Parts, device: torch.device) -> None:
         check_test_rows(parts.test, parts.model, parts.task, parts.metrics, device)
 
 
-def _limits(run: RunConfig, steps_per_epoch: int, parts: Parts) -> Limits:
+def _limits(run: RunConfig, steps: int, parts: Parts) -> Limits:
     evaluated = [] if parts.test is None else ["loss", *parts.metrics]
     return Limits(
         epochs=run.trainer.epochs,
-        last_step=min(run.trainer.max_steps or sys.maxsize, steps_per_epoch * run.trainer.epochs),
+        last_step=min(run.trainer.max_steps or steps, steps),
         evaluate_every=run.trainer.evaluate_every,
         log_every=run.trainer.log_every,
         stop=StopRule.parse(run.trainer.stop_when, evaluated),
@@ -162,11 +162,12 @@ def _limits(run: RunConfig, steps_per_epoch: int, parts: Parts) -> Limits:
 def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
     try:
         return FixedGlobalBatchSampler(
-            rows,
+            build_order(run, rows),
             global_size=plan.global_size,
             rank=rank.rank,
             world_size=plan.active,
-            seed=run.seed,
+            compare_ranks=plan.active > 1,
+            dataset=rows,
             tail=run.batch.tail,
             min_per_device=plan.min_per_device,
             max_per_device=plan.max_per_device,

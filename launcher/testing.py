@@ -92,8 +92,11 @@ def simulate(
     call = cloudpickle.dumps((function, arguments))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = {**_variables(world_size, store.port), **(environment or {})}
-    with _processes(world_size, call, variables, process_group) as ranks:
-        return _collect(ranks, time.monotonic() + timeout_s)
+    try:
+        with _processes(world_size, call, variables, process_group) as ranks:
+            return _collect(ranks, time.monotonic() + timeout_s)
+    finally:
+        del store  # a traceback would keep it alive, with threads that a fork does not survive
 
 
 def _variables(world_size: int, port: int) -> dict[str, str]:

@@ -46,13 +46,14 @@ from samplers.orders import (
     Subset,
     Weighted,
 )
-from samplers.passes import Share
+from samplers.passes import TAILS, Share
 from samplers.plan import BatchPlan
 from samplers.randomness import SeededRows
 from samplers.report import PlanReport
 from samplers.stream import FixedGlobalBatchStream
 
 __all__ = [
+    "TAILS",
     "Balanced",
     "BatchOrder",
     "BatchPlan",

@@ -54,6 +54,12 @@ class PlanReport:
     rows_padded: int
     rows_carried: int
 
+    def steps(self, epochs: int) -> int:
+        """Optimizer steps of the first `epochs` epochs."""
+        if self.tail == "carry":
+            return self.n * epochs // self.global_size
+        return self.steps_per_epoch * epochs
+
     def __str__(self) -> str:
         return "\n".join([*self._head(), self._tail_line()])
 

@@ -25,7 +25,8 @@ from launcher.processes.errors import SettingsError, closest
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PATHS = ("data.root", "checkpoint.load")
-FREE = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "ddp", "vars", "data.train", "data.test")
+PARTS = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "data.train", "data.order", "data.test")
+FREE = (*PARTS, "ddp", "vars")
 
 
 @dataclass(frozen=True)

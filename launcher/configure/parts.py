@@ -20,6 +20,7 @@ from launcher.configure.schema import Node, RunConfig
 from launcher.processes.errors import SettingsError
 from launcher.training.evaluate import Metric
 from launcher.training.task import Task
+from samplers import Order, Shuffled
 
 RUN_LENGTH = ("total_steps", "T_max", "total_iters")
 
@@ -86,6 +87,23 @@ def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
     if len(dataset) == 0:
         raise SettingsError(f"data.{split}: {node['_target_']} has no rows")
     return dataset  # type: ignore[no-any-return]
+
+
+def build_order(run: RunConfig, rows: Dataset[Any]) -> Order:
+    """The order of ``rows`` in an epoch: that of ``data.order``, or a shuffle by ``seed``.
+
+    Raises:
+        SettingsError: where ``data.order`` gives no order, or one of another number of rows.
+    """
+    n = len(rows)  # type: ignore[arg-type]
+    if not run.data.order:
+        return Shuffled(n, seed=run.seed)
+    known = {"n": n, "seed": run.seed, "dataset": rows}
+    missing = {name: v for name, v in known.items() if accepts("data.order", run.data.order, name)}
+    order = build("data.order", run.data.order, **{k: v for k, v in missing.items() if k not in run.data.order})
+    if not isinstance(order, Order):
+        raise SettingsError(f"data.order: {run.data.order['_target_']} gives {type(order).__name__}, not an order")
+    return order
 
 
 def build_optimizer(run: RunConfig, model: nn.Module) -> Optimizer:

@@ -11,11 +11,11 @@ from hashlib import sha256
 from typing import Any, TypeAlias, get_type_hints
 
 from launcher.processes.errors import SettingsError, one_of
+from samplers import TAILS
 
 Node: TypeAlias = dict[str, Any]
 
 MODES = ("train", "evaluate", "plan")
-TAILS = ("drop", "pad")
 TOO_MANY_DEVICES = ("idle", "error", "grow")
 LR_RULES = ("none", "linear", "sqrt")
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -36,7 +36,8 @@ class BatchConfig:
         global_size: rows of one optimizer step over all ranks.
         min_per_device: the fewest rows that a device ever takes at once in training.
         max_per_device: the most rows that a device takes at once; more are accumulated. null: no limit.
-        tail: what becomes of the incomplete global batch at the end of an epoch: drop or pad.
+        tail: what becomes of the incomplete global batch at the end of an epoch: drop, pad, spread (a smaller last
+            step) or carry (it opens the next epoch).
         pad_weight: 0 or 1, the weight of padded rows in loss and metrics.
         too_many_devices: idle, error or grow, for devices beyond global_size // min_per_device.
         lr_rule: none, linear or sqrt, how optimizer.lr follows a global batch that grew.
@@ -68,6 +69,8 @@ class DataConfig:
 
     Attributes:
         train: ``_target_`` node of the dataset to train on.
+        order: ``_target_`` node of the order of rows in an epoch, such as samplers.Weighted; its parameters n, seed
+            and dataset are filled in. Empty: shuffled.
         test: ``_target_`` node of the dataset to evaluate on; empty: no evaluation.
         root: folder of datasets on disk, relative to where the command was given.
         workers: loader processes per rank; 0: rows are read in the rank itself.
@@ -75,6 +78,7 @@ class DataConfig:
     """
 
     train: Node = field(default_factory=dict)
+    order: Node = field(default_factory=dict)
     test: Node = field(default_factory=dict)
     root: str = "data"
     workers: int = 0
