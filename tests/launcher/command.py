@@ -1,6 +1,5 @@
 """The command on real ranks, with what it prints and leaves behind."""
 
-import importlib
 import json
 import os
 import sys
@@ -10,10 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from launcher.cli import main
-from launcher.testing import WHERE_LOADED, simulate
-
-for name in WHERE_LOADED:  # slow to import: the ranks are forked from a server that loads what the test has loaded
-    importlib.import_module(name)
+from launcher.testing import simulate
 
 CONFIGS = Path(__file__).parent / "conf"
 TINY = (f"--config-dir={CONFIGS}", "experiment=tiny")
