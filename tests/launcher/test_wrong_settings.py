@@ -14,7 +14,7 @@ WRONG = [
     ("+colour=red", "there is no setting colour; values of your own go under vars"),
     ("batch.global_size=abc", "batch.global_size=abc: Value 'abc' of type 'str' could not be converted to Integer"),
     ("batch.global_size=null", "batch.global_size=null: "),
-    ("batch.tail=dorp", "batch.tail=dorp is not one of drop, pad; did you mean 'drop'?"),
+    ("batch.tail=dorp", "batch.tail=dorp is not one of drop, pad, spread, carry; did you mean 'drop'?"),
     ("batch.global_size=0", "batch.global_size=0 is too small: the least is 1"),
     ("batch.pad_weight=2", "batch.pad_weight=2 is neither 0 nor 1"),
     ("trainer.precision=fp8", "trainer.precision=fp8 is not one of fp32, bf16, fp16"),
