@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -145,6 +146,15 @@ def test_a_line_of_metrics_is_the_mean_since_the_last(tmp_path, every):
     found = launch(tmp_path / "few", 2, *TINY, f"trainer.log_every={every}").values("train/loss")
     right = [sum(all_steps[:3]) / 3, all_steps[3]] if every == 3 else [sum(all_steps) / 4]
     assert found == pytest.approx(right, rel=1e-5)
+
+
+@pytest.mark.parametrize("words", [(), ("trainer.log_every=3",), ("batch.tail=pad",), ("batch.max_per_device=2",)])
+def test_the_logged_loss_is_the_mean_over_the_rows_that_count(tmp_path, words):
+    torch.save({"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}, tmp_path / "zeros.pt")
+    done = launch(tmp_path, 3, *TINY, "checkpoint.load=zeros.pt", "optimizer.lr=0", *words)
+    assert done.status == 0, done.error
+    for name in ("train/loss", "test/loss"):
+        assert done.values(name) == pytest.approx([math.log(3)] * len(done.values(name)), rel=1e-6)
 
 
 def test_the_scheduler_moves_once_per_step_over_the_length_of_the_run(tmp_path):
