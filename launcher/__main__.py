@@ -1,18 +1,25 @@
 """``python -m launcher``, ``torchrun -m launcher`` and the command ``evenshard``."""
 
+import atexit
 import os
 import sys
+from typing import NoReturn
 
 
-def main() -> int:
-    """Run the command; returns the exit status."""
+def main() -> NoReturn:
+    """Run the command and end the process with its exit status."""
     # Read when torch is loaded: OpenMP threads that spin for long starve each other on a busy machine, and a
     # thousand turns cost a quiet one nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from launcher.cli import main as command  # noqa: PLC0415 - loads torch
 
-    return command()
+    status = command()
+    # Threads of the process group may outlive it, and abort a run that is over when the interpreter takes them down.
+    atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter would do
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

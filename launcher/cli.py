@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -16,26 +18,27 @@ from launcher.configure.command_line import parse
 from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
 from launcher.observe.logs import log_to
-from launcher.observe.status import write_failure
+from launcher.observe.status import Status, write_failure, write_status
 from launcher.plan import plan_text
 from launcher.processes.environment import Rank
-from launcher.processes.errors import (
-    FAILED,
-    FINISHED,
-    WRONG_SETTINGS,
+from launcher.processes.errors import FAILED, FINISHED, WRONG_SETTINGS, SettingsError
+from launcher.processes.failures import (
     Failure,
-    SettingsError,
     first_failure,
+    first_failure_of_another,
+    is_consequence,
     tell_torchrun,
     told_before,
 )
-from launcher.processes.group import device_of, from_rank_zero, meet
-from launcher.processes.signals import end_on_sigterm
+from launcher.processes.group import device_of, from_rank_zero, leave, meet
+from launcher.processes.signals import end_on_sigterm, ignore_signals
 from launcher.processes.spawn import processes_of, start_processes
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
-from launcher.run import Place, start
+from launcher.run import RankContext, start
 
 log = logging.getLogger(__name__)
+
+REMEMBERED = "remembered"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,16 @@ class Instructions:
     digest: str = ""
     run_dir: str = ""
     chdir: bool = False
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """The form in which they travel."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Instructions:
+        """The instructions that ``to_json`` wrote."""
+        return cls(**json.loads(text))
 
     def settings(self) -> RunConfig:
         """The settings, checked to be those of rank 0.
@@ -76,96 +88,123 @@ class Instructions:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    logging.getLogger().addHandler(logging.NullHandler())
     words = sys.argv[1:] if arguments is None else arguments
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         rank = Rank.from_environment(os.environ)
+        store = meet(rank)
     except SettingsError as error:
         _say(f"error: {error}")
         return WRONG_SETTINGS
-    store = meet(rank)
-    instructions = Instructions(
-        **json.loads(from_rank_zero(store, rank, "instructions", lambda: json.dumps(asdict(prepare(words, rank)))))
-    )
+    try:
+        return _take_part(words, rank, store)
+    finally:
+        leave(store, rank)
+
+
+def _take_part(words: list[str], rank: Rank, store: dist.Store) -> int:
+    key = f"instructions/{rank.attempt}"
+    text = from_rank_zero(store, rank, key, lambda: prepare(words, rank, store).to_json())
+    instructions = Instructions.from_json(text)
     if instructions.exit_status is not None:
         return instructions.exit_status
     try:
         carry_out(instructions, rank, store)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends here with a word
-        return report(error, instructions, rank, store)
+        ignore_signals()
+        return report(error, Path(instructions.run_dir), rank, store)
+    ignore_signals()
     return FINISHED
 
 
-def prepare(words: list[str], rank: Rank) -> Instructions:
-    """On rank 0: read the command line, compose the settings, make the run folder."""
+def prepare(words: list[str], rank: Rank, store: dist.Store) -> Instructions:
+    """On rank 0: what is to be done; after an elastic restart, what was found out the first time."""
+    if store.check([REMEMBERED]):
+        return Instructions.from_json(store.get(REMEMBERED).decode())
     try:
-        return _prepare(words, rank)
+        instructions = _prepare(words, rank)
     except SettingsError as error:
         _say(f"error: {error}")
-        return Instructions(exit_status=WRONG_SETTINGS)
+        instructions = Instructions(exit_status=WRONG_SETTINGS)
     except Exception:  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
+    store.set(REMEMBERED, instructions.to_json())
+    return instructions
 
 
 def _prepare(words: list[str], rank: Rank) -> Instructions:
-    from launcher.configure import compose  # noqa: PLC0415 - Hydra is needed on rank 0 alone
+    from launcher.configure import compose  # noqa: PLC0415 - the other ranks compose nothing
+    from launcher.configure.explain import check_syntax  # noqa: PLC0415
     from launcher.configure.help import help_text  # noqa: PLC0415
     from launcher.configure.run_folder import make_run_folder  # noqa: PLC0415
 
     line = parse(words)
     if line.help:
         return _answer(help_text())
-    compose.check_syntax(line.overrides)
+    check_syntax(line.overrides)
     if line.show:
         return _answer(compose.show_config(line))
     composed = compose.compose_run(line)
     world_size = processes_of(composed.run.launch.processes, rank)
     run, notes = for_devices(composed.run, world_size)
     if run.mode == "plan":
-        return _answer(plan_text(run, world_size, composed.run_dir, notes))
+        return _answer(plan_text(run, replace(rank, world_size=world_size), composed.run_dir, notes))
     if world_size != rank.world_size:
         start_processes(world_size, words)
     folder = make_run_folder(composed.run_dir, composed.run_dir_is_new)
     if folder != composed.run_dir:
         run, notes = for_devices(compose.compose_run(line, folder).run, world_size)
     (folder / "config.yaml").write_text(compose.to_yaml(run), encoding="utf-8")
-    return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, tuple(notes))
+    write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
+    return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
 
 
 def carry_out(instructions: Instructions, rank: Rank, store: dist.Store) -> None:
     """On every rank: work inside the run folder's logs on the rank's own device."""
     end_on_sigterm()
-    run = instructions.settings()
     run_dir = Path(instructions.run_dir)
-    log_to(run_dir, rank.rank, console=rank.rank == 0)
+    run = instructions.settings()
+    _log_to(run_dir, rank)
     for note in instructions.notes if rank.rank == 0 else ():
         log.warning("%s", note)
     threads = threads_per_rank(rank, run.launch.threads_per_rank, users_own_threads(rank, os.environ), usable_cores())
     use_threads(threads)
     if instructions.chdir:
         os.chdir(run_dir)
-    start(run, Place(rank, store, run_dir, device_of(rank, run.launch.device), threads))
+    start(run, RankContext(rank, store, run_dir, device_of(rank, run.launch.device), threads))
 
 
-def report(error: BaseException, instructions: Instructions, rank: Rank, store: dist.Store) -> int:
+def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -> int:
     """Tell the user what ended the run, if this rank was the first to fail; returns the exit status."""
     mine = Failure.of(error, rank.rank)
     log.error("%s", mine.traceback, extra={"file_only": True})
     try:
-        first = first_failure(store, mine, rank.attempt)
+        claim = first_failure_of_another if is_consequence(error) else first_failure
+        first = claim(store, mine, rank.attempt)
+        tells = first.rank == rank.rank and not told_before(store, first.words)
     except dist.DistError:
-        return FAILED  # the store went down with another rank, which has told
-    if first == mine:
-        text = (
-            f"error: {mine.message}" if isinstance(error, SettingsError) else f"{mine.traceback}error: {mine.headline}"
-        )
-        if not told_before(store, text):
-            _say(text)
-        tell_torchrun(mine)
-        write_failure(Path(instructions.run_dir), mine.rank, mine.type, mine.message)
-    return WRONG_SETTINGS if first.type == SettingsError.__name__ else FAILED
+        first, tells = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}"), True
+    if tells:
+        _say(first.words)
+    with suppress(OSError):  # the folder is full or gone; the user has read it
+        if first.rank == rank.rank:
+            tell_torchrun(first)
+        if rank.rank in (0, first.rank):
+            write_failure(run_dir, first.rank, first.type, first.message)
+    return first.exit_status
+
+
+def _log_to(run_dir: Path, rank: Rank) -> None:
+    try:
+        log_to(run_dir, rank.rank, console=rank.rank == 0)
+    except OSError as error:
+        raise SettingsError(
+            f"hydra.run.dir={run_dir} cannot be written on {socket.gethostname()}: {error.strerror or error}; "
+            "it must lie on a file system that all nodes share"
+        ) from error
 
 
 def _answer(text: str) -> Instructions:

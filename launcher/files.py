@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
+
+UNREADABLE = (EOFError, OSError, RuntimeError, ValueError, pickle.UnpicklingError)
+"""What torch.load raises for a file that is damaged or holds something else."""
 
 
 def write_durably(path: Path, content: bytes) -> None:

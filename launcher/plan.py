@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import build_dataset
 from launcher.configure.schema import RunConfig
+from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
+from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
 
 
-def plan_text(run: RunConfig, world_size: int, run_dir: Path, notes: list[str]) -> str:
+def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> str:
     """Batch plan, ranks, rows and folder as text; the training rows are opened to count them.
 
     Raises:
         SettingsError: where the rows cannot be opened or make no step.
     """
     dataset = build_dataset(run, "train")
-    plan = plan_of(run.batch, world_size)
+    plan = plan_of(run.batch, rank.world_size)
     try:
         report = plan.report(len(dataset), run.batch.tail)  # type: ignore[arg-type]
     except ValueError as error:
@@ -33,10 +39,24 @@ def plan_text(run: RunConfig, world_size: int, run_dir: Path, notes: list[str]) 
             *shares,
             *more,
             f"run              {run.trainer.epochs} epochs, {steps} steps",
+            f"devices          {_devices(run, rank)}",
             f"run folder       {run_dir}",
             "mode=plan: nothing was started, nothing was written",
         ]
     )
+
+
+def _devices(run: RunConfig, rank: Rank) -> str:
+    ranks = rank.world_size if rank.started_by == "python" else rank.local_world_size
+    threads = threads_per_rank(
+        replace(rank, local_world_size=ranks),
+        run.launch.threads_per_rank,
+        users_own_threads(rank, os.environ),
+        usable_cores(),
+    )
+    cuda = torch.cuda.device_count() if run.launch.device != "cpu" else 0
+    kind = f"cuda, of which this node shows {cuda}" if cuda or run.launch.device == "cuda" else "cpu"
+    return f"{rank.world_size} on {kind}, {threads} thread{'s' if threads > 1 else ''} each"
 
 
 def _rows(sizes: tuple[int, ...]) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
@@ -23,24 +22,22 @@ from launcher.configure.parts import (
     build_order,
     build_parts,
     build_scheduler,
-    seed_streams,
-    stream_seed,
 )
 from launcher.configure.schema import RunConfig
 from launcher.data.loaders import loader
-from launcher.observe.observer import Observer, Position, RunObserver
+from launcher.observe.observer import Done, Observer, RunObserver
 from launcher.observe.status import Status
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import idle, process_group, release_idle
+from launcher.seeds import seed_streams, stream_seed
 from launcher.training.batchnorm import combine_buffers
-from launcher.training.check import check_test_rows, check_training_rows
+from launcher.training.check import check_test_rows, check_training_rows, same_everywhere
+from launcher.training.compute import Compute
 from launcher.training.evaluate import Evaluator
 from launcher.training.loop import Limits, Training
-from launcher.training.precision import Precision
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
-from launcher.training.task import Task
 from launcher.training.wrap import wrap
 from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler
 
@@ -48,8 +45,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run happens.
+class RankContext:
+    """Where a run happens on this rank.
 
     Attributes:
         rank: this process.
@@ -72,80 +69,94 @@ class Place:
         return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"
 
 
-def start(run: RunConfig, place: Place) -> None:
+def start(run: RunConfig, context: RankContext) -> None:
     """Do what ``mode`` says, on this rank.
 
     Raises:
         SettingsError: for whatever turns out to be wrong before training.
     """
     if run.mode == "evaluate":
-        with _group(run, place, place.rank.world_size):
-            evaluate(run, place)
+        with _group(run, context, context.rank.world_size):
+            evaluate(run, context)
         return
-    plan = plan_of(run.batch, place.rank.world_size)
-    if place.rank.rank >= plan.active:
-        idle(place.store, place.rank)
+    plan = plan_of(run.batch, context.rank.world_size)
+    if context.rank.rank >= plan.active:
+        idle(context.store, context.rank)
         return
-    with _group(run, place, plan.active):
-        train(run, place, plan)
-        release_idle(place.store, place.rank, plan.active)
+    with _group(run, context, plan.active):
+        train(run, context, plan)
+        release_idle(context.store, context.rank)
 
 
-def train(run: RunConfig, place: Place, plan: BatchPlan) -> None:
+def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> None:
     """Train, evaluate and keep the weights."""
-    parts = build_parts(run, place.device)
+    parts = build_parts(run, context.device)
     if run.checkpoint.load:
         log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
-    _check(parts, place.device)
-    training = assemble(run, place, plan, parts)
-    seed_streams(run.seed, "rank", place.rank.rank)
+    _check(parts, _compute(run, context))
+    training = assemble(run, context, plan, parts)
+    seed_streams(run.seed, "rank", context.rank.rank)
     with training.observer.progress():
-        state, position = training.run()
-    combine_buffers(parts.model, _weight(plan, place.rank))
-    if place.rank.rank == 0:
-        save_weights(place.run_dir / "checkpoints", position.step, parts.model)
-        training.observer.ended(state, position, weights_sha256(parts.model), _tunable(run))
+        state, done = training.run()
+    combine_buffers(parts.model, _weight(plan, context.rank))
+    if context.rank.rank == 0:
+        save_weights(context.run_dir / "checkpoints", done.step, parts.model)
+        training.observer.ended(state, done, weights_sha256(parts.model), _tunable(run))
 
 
-def evaluate(run: RunConfig, place: Place) -> None:
+def evaluate(run: RunConfig, context: RankContext) -> None:
     """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once."""
-    parts = build_parts(run, place.device)
+    parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
-    _check(parts, place.device)
-    observer = _observer(run, place, place.rank.world_size)
-    if place.rank.rank == 0:
-        log.info("weights          %s\n%s", source, place.describe(place.rank.world_size))
-    observer.evaluated(Position(), _evaluation(run, place, parts)())
-    observer.ended("finished", Position(), weights_sha256(parts.model), {})
+    _check(parts, _compute(run, context))
+    observer = _observer(run, context, context.rank.world_size)
+    if context.rank.rank == 0:
+        log.info("weights          %s\n%s", source, context.describe(context.rank.world_size))
+    observer.evaluated(Done(), _evaluation(run, context, parts)())
+    if context.rank.rank == 0:
+        observer.ended("finished", Done(), weights_sha256(parts.model), {})
 
 
-def assemble(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Training:
+def assemble(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts) -> Training:
     """Put the parts of a training together; says what will happen."""
     assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
-    sampler = _sampler(run, plan, place.rank, parts.train)
+    sampler = _sampler(run, plan, context.rank, parts.train)
     report = sampler.report()
     limits = _limits(run, report.steps(run.trainer.epochs), parts)
-    stepper = _stepper(run, place, plan, parts.model, parts.task, limits.last_step)
-    observer = _observer(run, place, plan.active, limits)
-    if place.rank.rank == 0:
-        log.info("%s\n%s", report, place.describe(plan.active))
-    rows = _loader(run, place, parts.train, sampler)
-    evaluation = None if parts.test is None else _combined(run, place, plan, parts)
+    stepper = _stepper(run, context, plan, parts, limits.last_step)
+    observer = _observer(run, context, plan.active, limits)
+    if context.rank.rank == 0:
+        log.info("%s\n%s", report, context.describe(plan.active))
+    rows = _loader(run, context, parts.train, sampler, keep=True)
+    evaluation = None if parts.test is None else _combined(run, context, plan, parts)
     return Training(stepper, sampler, rows, evaluation, observer, limits)
 
 
 @contextmanager
-def _group(run: RunConfig, place: Place, world_size: int) -> Iterator[None]:
-    backend = {"cuda": "nccl", "cpu": "gloo"}[place.device.type] if run.launch.backend == "auto" else run.launch.backend
-    with process_group(place.store, place.rank, world_size, backend, place.device, run.launch.timeout_s):
+def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[None]:
+    backend = (
+        {"cuda": "nccl", "cpu": "gloo"}[context.device.type] if run.launch.backend == "auto" else run.launch.backend
+    )
+    with process_group(context.store, context.rank, world_size, backend, context.device, run.launch.timeout_s):
         yield
 
 
-def _check(parts: Parts, device: torch.device) -> None:
+def _compute(run: RunConfig, context: RankContext) -> Compute:
+    return Compute.of(run.trainer.precision, context.device, run.trainer.channels_last)
+
+
+def _check(parts: Parts, compute: Compute) -> None:
+    """Before anything is trained: the same rows on every rank, and rows that the model can take."""
+    same_everywhere({name: len(rows) for name, rows in _datasets(parts).items()})  # type: ignore[arg-type]
     if parts.train is not None:
-        check_training_rows(parts.train, parts.model, parts.task, device)
+        check_training_rows(parts.train, parts.model, parts.task, compute)
     if parts.test is not None:
-        check_test_rows(parts.test, parts.model, parts.task, parts.metrics, device)
+        check_test_rows(parts.test, parts.model, parts.task, parts.metrics, compute)
+
+
+def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:
+    found = {"data.train": parts.train, "data.test": parts.test}
+    return {name: rows for name, rows in found.items() if rows is not None}
 
 
 def _limits(run: RunConfig, steps: int, parts: Parts) -> Limits:
@@ -177,42 +188,42 @@ def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) ->
         raise SettingsError(in_config_words(str(error))) from error
 
 
-def _stepper(run: RunConfig, place: Place, plan: BatchPlan, model: nn.Module, task: Task, steps: int) -> Stepper:
-    optimizer = build_optimizer(run, model)
+def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, steps: int) -> Stepper:
+    optimizer = build_optimizer(run, parts.model)
     return Stepper(
-        model=wrap(model, run.trainer.compile, run.ddp, place.device),
-        task=task,
+        model=wrap(parts.model, run.trainer.compile, run.ddp, context.device),
+        task=parts.task,
         optimizer=optimizer,
         scheduler=build_scheduler(run, optimizer, steps),
-        precision=Precision.of(run.trainer.precision, place.device.type),
-        device=place.device,
+        compute=_compute(run, context),
         world_size=plan.active,
         clip_norm=run.trainer.clip_norm,
-        channels_last=run.trainer.channels_last,
     )
 
 
-def _evaluation(run: RunConfig, place: Place, parts: Parts) -> Callable[[], dict[str, float]]:
+def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[[], dict[str, float]]:
     assert parts.test is not None, "mode=evaluate needs data.test"  # noqa: S101 - our own mistake
     world_size = dist.get_world_size() if dist.is_initialized() else 1
-    batches = ExactlyOnceSampler(parts.test, run.data.evaluate_batch, place.rank.rank, world_size)
-    rows = _loader(run, place, parts.test, batches)
-    precision = Precision.of(run.trainer.precision, place.device.type)
-    evaluator = Evaluator(parts.task, parts.metrics, precision, place.device, run.trainer.channels_last)
+    batches = ExactlyOnceSampler(parts.test, run.data.evaluate_batch, context.rank.rank, world_size)
+    rows = _loader(run, context, parts.test, batches, keep=False)
+    evaluator = Evaluator(parts.task, parts.metrics, _compute(run, context))
     return partial(evaluator.evaluate, parts.model, rows)
 
 
-def _loader(run: RunConfig, place: Place, rows: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
+def _loader(
+    run: RunConfig, context: RankContext, rows: Dataset[Any], batches: Sampler[list[int]], keep: bool
+) -> DataLoader[Any]:
     """A loader whose workers draw from streams of this rank's own."""
-    return loader(rows, batches, run.data.workers, place.device, stream_seed(run.seed, "workers", place.rank.rank))
+    seed = stream_seed(run.seed, "workers", context.rank.rank)
+    return loader(rows, batches, run.data.workers, context.device, seed, keep)
 
 
-def _combined(run: RunConfig, place: Place, plan: BatchPlan, parts: Parts) -> Callable[[], dict[str, float]]:
+def _combined(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts) -> Callable[[], dict[str, float]]:
     """The evaluation, with the buffers that all ranks made together."""
-    evaluation = _evaluation(run, place, parts)
+    evaluation = _evaluation(run, context, parts)
 
     def evaluate() -> dict[str, float]:
-        combine_buffers(parts.model, _weight(plan, place.rank))
+        combine_buffers(parts.model, _weight(plan, context.rank))
         return evaluation()
 
     return evaluate
@@ -229,8 +240,8 @@ def _weight(plan: BatchPlan, rank: Rank) -> float:
     return plan.share_rows(rank.rank) / plan.global_size
 
 
-def _observer(run: RunConfig, place: Place, world_size: int, limits: Limits | None = None) -> Observer:
-    if place.rank.rank != 0:
+def _observer(run: RunConfig, context: RankContext, world_size: int, limits: Limits | None = None) -> Observer:
+    if context.rank.rank != 0:
         return Observer()
-    status = Status(world_size=world_size, restarts=place.rank.attempt)
-    return RunObserver(place.run_dir, status, limits.last_step if limits else 0, run.trainer.epochs)
+    status = Status(world_size=world_size, restarts=context.rank.attempt)
+    return RunObserver(context.run_dir, status, limits.last_step if limits else 0, run.trainer.epochs)

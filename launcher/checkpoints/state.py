@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -13,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from launcher.checkpoints import store
+from launcher.files import UNREADABLE
 from launcher.processes.errors import SettingsError
 
 WEIGHTS = "model.pt"
-UNREADABLE = (EOFError, OSError, RuntimeError, ValueError, pickle.UnpicklingError)
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -27,6 +27,7 @@ def save(root: Path, step: int, files: Mapping[str, bytes]) -> Path:
     """
     root.mkdir(parents=True, exist_ok=True)
     part, final = root / f".part_{step:08d}_{os.getpid()}", root / f"step_{step:08d}"
+    shutil.rmtree(part, ignore_errors=True)  # of a process that died, in a container with the same number
     part.mkdir()
     for name, content in files.items():
         write_durably(part / name, content)

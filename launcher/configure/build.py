@@ -12,7 +12,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 
 from launcher.configure.schema import Node
-from launcher.processes.errors import SettingsError, closest, is_users_own
+from launcher.processes.errors import SettingsError, closest
+from launcher.processes.origin import is_users_own, users_place
 
 
 def build(option: str, node: Node, *arguments: Any, **more: Any) -> Any:
@@ -34,7 +35,8 @@ def build(option: str, node: Node, *arguments: Any, **more: Any) -> Any:
     except Exception as error:
         if is_users_own(error):
             raise
-        raise SettingsError(f"{option}: {node['_target_']} refuses: {type(error).__name__}: {error}") from error
+        what = f"{type(error).__name__}: {error}{users_place(error)}"
+        raise SettingsError(f"{option}: {node['_target_']} refuses: {what}") from error
 
 
 def build_function(option: str, node: Node) -> Callable[..., Any]:
@@ -121,7 +123,7 @@ def _check_names(option: str, node: Node, target: Any, own: Node) -> None:
 
 def _check_call(option: str, node: Node, target: Any, arguments: tuple[Any, ...], own: Node) -> None:
     try:
-        inspect.signature(target).bind(*arguments, **own)
+        inspect.signature(target).bind(*arguments, *node.get("_args_", ()), **own)
     except TypeError as error:
         raise SettingsError(f"{option}: {node['_target_']}: {error}; add it: +{option}.NAME=...") from error
     except ValueError:

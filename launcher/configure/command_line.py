@@ -13,6 +13,9 @@ torchrun --nproc-per-node=N -m launcher [key=value ...]
 python -m launcher [key=value ...]           (also the command: evenshard)"""
 
 
+HYDRA_SETTINGS = ("hydra.run.dir", "hydra.job.chdir", "hydra.job.name", "hydra.searchpath")
+
+
 @dataclass(frozen=True)
 class CommandLine:
     """What the user typed, sorted.
@@ -32,6 +35,13 @@ class CommandLine:
     show: str | None = None
     resolve: bool = False
     help: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about overrides of Hydra's own settings that change nothing here."""
+        names = [text.lstrip("+~").split("=")[0] for text in self.overrides]
+        idle = [n for n in names if n.startswith(("hydra.", "hydra/")) and not n.startswith(HYDRA_SETTINGS)]
+        return [f"{name} changes nothing: the launcher keeps its own logs and folders" for name in idle]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -14,19 +13,17 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.configure.command_line import CommandLine
+from launcher.configure.explain import explain, first_line, no_such_key
 from launcher.configure.schema import RunConfig, known_keys
-from launcher.processes.errors import SettingsError, closest
+from launcher.processes.errors import SettingsError
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PATHS = ("data.root", "checkpoint.load")
-PARTS = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "data.train", "data.order", "data.test")
-FREE = (*PARTS, "ddp", "vars")
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,11 @@ def compose_run(line: CommandLine, folder: Path | None = None) -> Composed:
     Raises:
         SettingsError: for whatever is wrong with them, in the words of the config.
     """
-    config = compose_config(line)
+    config = compose_config(line, folder)
+    template = _raw(config, "hydra.run.dir")
     with _in_plain_words():
-        run_dir, template = Path(config.hydra.run.dir).absolute(), _raw(config, "hydra.run.dir")
-        chdir = bool(config.hydra.job.chdir)
-        with open_dict(config):
-            config.hydra.runtime.output_dir = str(folder or run_dir)
-        HydraConfig.instance().set_config(config)
-        with open_dict(config):
-            del config["hydra"]
-        run = OmegaConf.to_object(config)
+        run_dir, chdir = Path(config.hydra.run.dir).absolute(), bool(config.hydra.job.chdir)
+        run = OmegaConf.to_object(_without_hydra(config))
     if not isinstance(run, RunConfig):
         raise SettingsError(
             f"--config-name={line.config_name} lacks the settings of config.yaml: add `- config` to its defaults"
@@ -80,7 +72,7 @@ def compose_run(line: CommandLine, folder: Path | None = None) -> Composed:
     return Composed(RunConfig.from_json(run.to_json()), run_dir, "${now:" in template, chdir)
 
 
-def compose_config(line: CommandLine) -> DictConfig:
+def compose_config(line: CommandLine, folder: Path | None = None) -> DictConfig:
     """Compose the configs, with every key known and every path absolute; interpolations stay."""
     ConfigStore.instance().store("schema", RunConfig)
     with initialize_config_dir(str(config_dir()), job_name="evenshard", version_base="1.3"):
@@ -89,11 +81,12 @@ def compose_config(line: CommandLine) -> DictConfig:
         try:
             config = compose(line.config_name, list(line.overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError) as error:
-            raise SettingsError(_explain(line, error)) from error
+            raise SettingsError(explain(line, error, _folders(line))) from error
     unknown = next(_unknown_keys(config), None)
     if unknown:
-        raise SettingsError(_no_such_key(unknown, known_keys()))
-    _make_paths_absolute(config)
+        raise SettingsError(no_such_key(unknown, known_keys()))
+    with _in_plain_words():
+        _fill_in(config, folder)
     return config
 
 
@@ -139,12 +132,19 @@ def _raw(config: DictConfig, key: str) -> str:
     return str(OmegaConf.to_container(OmegaConf.select(config, parent), resolve=False)[name])  # type: ignore[call-overload,index]
 
 
-def _make_paths_absolute(config: DictConfig) -> None:
-    """Take relative paths as seen from where the command was given, wherever the run works later."""
+def _fill_in(config: DictConfig, folder: Path | None) -> None:
+    """Let ``${hydra:...}`` stand for what Hydra knows; take relative paths as seen from where the command is given."""
+    with open_dict(config):
+        config.hydra.runtime.output_dir = str(folder or Path(config.hydra.run.dir).absolute())
+    HydraConfig.instance().set_config(config)
     for key in PATHS:
         value = OmegaConf.select(config, key)
         if value:
             OmegaConf.update(config, key, str(Path(value).expanduser().absolute()))
+
+
+def _folders(line: CommandLine) -> str:
+    return " and ".join(str(folder) for folder in (config_dir(), line.config_dir) if folder)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _in_plain_words() -> Iterator[None]:
         yield
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None)
-        raise SettingsError(f"{key or 'config'}: {_first_line(error)}") from error
+        raise SettingsError(f"{key or 'config'}: {first_line(error)}") from error
 
 
 def _unknown_keys(config: DictConfig, cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
@@ -167,89 +167,3 @@ def _unknown_keys(config: DictConfig, cls: Any = RunConfig, prefix: str = "") ->
             yield prefix + name
         elif is_dataclass(types[name]) and isinstance(config._get_node(name), DictConfig):  # noqa: SLF001 - no resolving
             yield from _unknown_keys(config[name], types[name], f"{prefix}{name}.")
-
-
-def _no_such_key(key: str, known: list[str]) -> str:
-    parent = key.rpartition(".")[0]
-    siblings = [k.rpartition(".")[2] for k in known if parent and k.rpartition(".")[0] == parent]
-    rest = f"; {parent} has {', '.join(siblings)}" if siblings else "; values of your own go under vars"
-    return f"there is no setting {key}{closest(key, known) or rest}"
-
-
-def _explain(line: CommandLine, error: Exception) -> str:
-    """What is wrong with the command line, from Hydra's error and the override that caused it."""
-    if isinstance(error, HydraException) and error.__cause__ is not None:
-        cause: BaseException = error.__cause__
-    else:
-        cause = error
-    match = re.match(r"Could not override '(.*)'", str(error))
-    if match:
-        inner = str(getattr(cause, "full_key", ""))
-        return _explain_key(line, inner if _within(inner, match[1]) else match[1])
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file == line.config_name:
-        places = f"{config_dir()}{f' and {line.config_dir}' if line.config_dir else ''}"
-        return f"--config-name={line.config_name}: there is no config {line.config_name}.yaml in {places}"
-    merging = re.match(r"Error merging override (.*)", str(error))
-    if merging:
-        return f"{merging[1]}: {_first_line(cause)}"
-    missing = re.match(r"In '.*': Could not find '(.*?)/(.*)'", str(error))
-    if missing:
-        return _explain_choice(missing[1], missing[2], str(error))
-    return str(error).strip()
-
-
-def _explain_key(line: CommandLine, key: str) -> str:
-    """Why ``key`` cannot be overridden: it is misspelled, or the chosen config does not have it yet."""
-    present = [k for k in (*known_keys(), *_keys_without(line, key)) if not _within(key, k)]
-    addable = any(_within(key, free) for free in FREE)
-    hint = closest(key, present)
-    if not addable:
-        return _no_such_key(key, present)
-    return f"{key} is not in the chosen config{hint}{' Or' if hint else ';'} to add it: +{key}=..."
-
-
-def _within(key: str, section: str) -> bool:
-    return key.startswith(f"{section}.")
-
-
-def _keys_without(line: CommandLine, key: str) -> list[str]:
-    """Every key, in dotted form, of the config that is composed when the override of ``key`` is left out."""
-    kept = [text for text in line.overrides if not text.lstrip("+~").startswith(key)]
-    try:
-        config = compose(line.config_name, kept)
-    except Exception:  # noqa: BLE001 - another override is wrong too; this hint is a courtesy
-        return []
-    return list(_dotted(OmegaConf.to_container(config, resolve=False)))
-
-
-def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-
-
-def _explain_choice(group: str, choice: str, text: str) -> str:
-    options = [o.strip() for o in re.findall(r"^\t(.+)$", text, flags=re.MULTILINE) if "provider=" not in o]
-    return f"{group}={choice}: there is no such choice{closest(choice, options)}; {group} can be {', '.join(options)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
-
-
-def check_syntax(overrides: tuple[str, ...]) -> None:
-    """Refuse an override that cannot be read.
-
-    Raises:
-        SettingsError: with the override as it was typed.
-    """
-    for text in overrides:
-        if "=" not in text and not text.startswith("~"):
-            raise SettingsError(f"{text!r} is not a setting: write key=value")
-        try:
-            OverridesParser.create().parse_override(text)
-        except HydraException as error:
-            raise SettingsError(
-                f"{text!r} cannot be read: {_first_line(error)}; quote values with special characters: 'key=\"value\"'"
-            ) from error

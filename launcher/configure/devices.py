@@ -33,6 +33,8 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
     Raises:
         SettingsError: where ``batch.too_many_devices=error``, or where no plan fulfils the settings.
     """
+    if run.mode == "evaluate":
+        return run, []
     batch = run.batch
     plan = plan_of(batch, world_size)
     if plan.idle == 0:

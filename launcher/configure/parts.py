@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import random
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import Dataset
 
 from launcher.configure.build import accepts, build, build_function
 from launcher.configure.schema import Node, RunConfig
 from launcher.processes.errors import SettingsError
+from launcher.seeds import seed_streams
 from launcher.training.evaluate import Metric
 from launcher.training.task import Task
 from samplers import Order, Shuffled
@@ -42,20 +41,6 @@ class Parts:
     metrics: Mapping[str, Metric]
     train: Dataset[Any] | None
     test: Dataset[Any] | None
-
-
-def stream_seed(seed: int, *place: object) -> int:
-    """The seed, 0 <= seed < 2**63, of a random stream of its own for every run seed and place."""
-    digest = blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
-def seed_streams(seed: int, *place: object) -> None:
-    """Seed the random streams of python, numpy and torch from ``seed`` and a place, such as the rank."""
-    number = stream_seed(seed, *place)
-    random.seed(number)
-    np.random.seed(number % 2**32)  # noqa: NPY002 - the stream that datasets of others draw from
-    torch.manual_seed(number)
 
 
 def build_parts(run: RunConfig, device: torch.device) -> Parts:
@@ -116,6 +101,10 @@ def build_optimizer(run: RunConfig, model: nn.Module) -> Optimizer:
         raise SettingsError(
             f"optimizer: {run.optimizer['_target_']} gives {type(optimizer).__name__}, not a torch.optim.Optimizer"
         )
+    if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+        raise SettingsError(
+            f"optimizer: {run.optimizer['_target_']} asks for the loss again and again within a step; not supported"
+        )
     return optimizer
 
 
@@ -124,7 +113,13 @@ def build_scheduler(run: RunConfig, optimizer: Optimizer, steps: int) -> LRSched
     if not run.scheduler:
         return None
     length = {name: steps for name in RUN_LENGTH if name in run.scheduler and run.scheduler[name] is None}
-    return build("scheduler", {**run.scheduler, **length}, optimizer)  # type: ignore[no-any-return]
+    scheduler = build("scheduler", {**run.scheduler, **length}, optimizer)
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        raise SettingsError(
+            f"scheduler: {run.scheduler['_target_']} gives {type(scheduler).__name__}, which is not stepped "
+            "once per step without a metric; choose another of torch.optim.lr_scheduler"
+        )
+    return scheduler
 
 
 def _build_model(run: RunConfig, device: torch.device) -> nn.Module:

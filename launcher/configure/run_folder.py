@@ -7,11 +7,11 @@ from pathlib import Path
 
 from launcher.processes.errors import SettingsError
 
-STATUS = "status.json"
+CONFIG = "config.yaml"
 
 
 def make_run_folder(path: Path, always_new: bool) -> Path:
-    """Make the run folder.
+    """Make the run folder and claim it with an empty ``config.yaml``.
 
     Args:
         path: as ``hydra.run.dir`` gives it.
@@ -22,14 +22,16 @@ def make_run_folder(path: Path, always_new: bool) -> Path:
         SettingsError: where the folder holds a run already or cannot be made.
     """
     try:
-        if always_new:
-            return _first_free(path)
-        path.mkdir(parents=True, exist_ok=True)
+        folder = _first_free(path) if always_new else path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).open("x").close()
+    except FileExistsError as error:
+        raise SettingsError(
+            f"hydra.run.dir={path} holds a run already; nothing is overwritten: give another folder"
+        ) from error
     except OSError as error:
-        raise SettingsError(f"hydra.run.dir={path} cannot be made: {error.strerror or error}") from error
-    if (path / STATUS).exists():
-        raise SettingsError(f"hydra.run.dir={path} holds a run already; nothing is overwritten: give another folder")
-    return path
+        raise SettingsError(f"hydra.run.dir={path} cannot be used: {error.strerror or error}") from error
+    return folder
 
 
 def _first_free(path: Path) -> Path:

@@ -61,6 +61,14 @@ class BatchConfig:
         one_of("batch.lr_rule", self.lr_rule, LR_RULES)
         if self.pad_weight not in (0, 1):
             raise SettingsError(f"batch.pad_weight={self.pad_weight} is neither 0 nor 1")
+        if self.pad_weight and self.tail != "pad":
+            raise SettingsError(
+                f"batch.pad_weight=1 has no rows to weigh with batch.tail={self.tail}; set batch.tail=pad"
+            )
+        if self.lr_rule != "none" and self.too_many_devices != "grow":
+            raise SettingsError(
+                f"batch.lr_rule={self.lr_rule} follows a global batch that grows; set batch.too_many_devices=grow"
+            )
 
 
 @dataclass
@@ -224,8 +232,14 @@ class RunConfig:
             raise SettingsError("mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights")
 
     def to_json(self) -> str:
-        """The settings as JSON, the form in which they travel between ranks."""
-        return json.dumps(asdict(self), sort_keys=True, default=str)
+        """The settings as JSON, the form in which they travel between ranks; the order of keys is kept.
+
+        Raises:
+            SettingsError: for a key that is not a text, or a value that JSON does not know.
+        """
+        values = asdict(self)
+        _check_plain(values)
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
@@ -237,6 +251,19 @@ class RunConfig:
     def digest(self) -> str:
         """SHA-256 of the settings."""
         return sha256(self.to_json().encode()).hexdigest()
+
+
+def _check_plain(value: Any, key: str = "") -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise SettingsError(f"{key}: the key {name!r} is not a text; quote it")
+            _check_plain(item, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            _check_plain(item, f"{key}[{place}]")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise SettingsError(f"{key}={value!r} is of type {type(value).__name__}: use text, numbers, lists and mappings")
 
 
 def _from_plain(cls: Any, values: dict[str, Any]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
@@ -35,13 +37,25 @@ def cifar10(root: str, train: bool = True, size: int = PIXELS, augment: bool = F
         ValueError: where the files are missing, with the place to put them.
     """
     try:
-        return _AnyCIFAR10(root, train=train, transform=_transform(size, augment), download=download)
+        if download:
+            _fetch(Path(root))
+        return _AnyCIFAR10(root, train=train, transform=_transform(size, augment))
     except (RuntimeError, OSError) as error:
         folder = Path(root) / _AnyCIFAR10.base_folder
         raise ValueError(
             f"no CIFAR-10 in data.root={root}: unpack cifar-10-python.tar.gz so that {folder}/data_batch_1 exists, "
             f"or fetch it with vars.download=true where there is a network ({error})"
         ) from error
+
+
+def _fetch(root: Path) -> None:
+    """Download and unpack, in one process at a time, and put the folder in its place when it is whole."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".cifar10.lock").open("w") as lock, TemporaryDirectory(dir=root) as part:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / _AnyCIFAR10.base_folder).exists():
+            torchvision.datasets.CIFAR10(part, download=True)
+            (Path(part) / _AnyCIFAR10.base_folder).rename(root / _AnyCIFAR10.base_folder)
 
 
 def _transform(size: int, augment: bool) -> v2.Compose:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 def loader(
-    dataset: Dataset[Any], batches: Sampler[list[int]], workers: int, device: torch.device, seed: int
+    dataset: Dataset[Any], batches: Sampler[list[int]], workers: int, device: torch.device, seed: int, keep: bool = True
 ) -> DataLoader[Any]:
     """A loader of the ``batches`` of ``dataset``.
 
@@ -20,12 +20,13 @@ def loader(
         workers: processes that read rows; 0: this process.
         device: where the rows go; page-locked memory is used for CUDA.
         seed: of the workers' random streams; the caller's stays untouched.
+        keep: whether workers stay alive between passes.
     """
     return DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        persistent_workers=workers > 0,
+        persistent_workers=keep and workers > 0,
         pin_memory=device.type == "cuda",
         collate_fn=getattr(dataset, "collate_fn", None),
         generator=torch.Generator().manual_seed(seed),

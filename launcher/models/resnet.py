@@ -9,7 +9,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from launcher.checkpoints.state import UNREADABLE
+from launcher.files import UNREADABLE
 
 
 def resnet18(classes: int = 10, weights: str | None = None, *, small_images: bool = False) -> nn.Module:

@@ -22,7 +22,7 @@ SPEED_AND_SIZE = ("train/rows_per_s", "train/lr", "test/rows")
 
 
 @dataclass(frozen=True)
-class Position:
+class Done:
     """How far a run is.
 
     Attributes:
@@ -39,13 +39,13 @@ class Position:
 class Observer:
     """Tells nothing; what all ranks but rank 0 use."""
 
-    def trained(self, position: Position, values: Mapping[str, float]) -> None:
+    def trained(self, done: Done, values: Mapping[str, float]) -> None:
         """A line of training metrics."""
 
-    def evaluated(self, position: Position, results: Mapping[str, float]) -> None:
+    def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
         """The results of an evaluation."""
 
-    def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
+    def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end of the run."""
 
     def progress(self) -> AbstractContextManager[Any]:
@@ -68,7 +68,7 @@ class RunObserver(Observer):
         self._status = status
         self._last_step = last_step
         self._epochs = epochs
-        self._tensorboard = TensorBoard(run_dir)
+        self._tensorboard = TensorBoard(run_dir, purge=status.restarts > 0)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -93,34 +93,34 @@ class RunObserver(Observer):
         finally:
             self._tensorboard.flush()
 
-    def trained(self, position: Position, values: Mapping[str, float]) -> None:
+    def trained(self, done: Done, values: Mapping[str, float]) -> None:
         """A line of training metrics, with rows per second since the last."""
         now = time.perf_counter()
         before, rows = self._since
-        self._since = (now, position.rows)
-        speed = (position.rows - rows) / (now - before)
-        self._record(position, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
-        self._bar.update(self._task, completed=position.step, description=f"epoch {position.epoch + 1}/{self._epochs}")
+        self._since = (now, done.rows)
+        speed = (done.rows - rows) / (now - before)
+        self._record(done, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
+        self._bar.update(self._task, completed=done.step, description=f"epoch {done.epoch + 1}/{self._epochs}")
 
-    def evaluated(self, position: Position, results: Mapping[str, float]) -> None:
+    def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
         """The results of an evaluation, as a line on the console too."""
         values = {f"test/{name}": value for name, value in results.items()}
-        self._record(position, values)
-        log.info("%s", self._line(position))
-        self._since = (time.perf_counter(), position.rows)
+        self._record(done, values)
+        log.info("%s", self._line(done))
+        self._since = (time.perf_counter(), done.rows)
 
-    def ended(self, state: str, position: Position, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
+    def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end: status.json tells how, TensorBoard gets settings and results side by side."""
         self._status = replace(self._status, state=state, weights_sha256=weights_sha256)
-        self._move(position)
+        self._move(done)
         if settings:
             results = {name: v for name, v in self._status.metrics.items() if name not in SPEED_AND_SIZE}
             self._tensorboard.hparams(settings, results)
         self._tensorboard.close()
-        rows = f" after {position.step} steps and {position.rows:,} rows" if position.step else ""
+        rows = f" after {done.step} steps and {done.rows:,} rows" if done.step else ""
         log.info("%s%s; run folder %s", state, rows, self._run_dir)
 
-    def _line(self, position: Position) -> str:
+    def _line(self, done: Done) -> str:
         """Where the run is, and the last value of each metric."""
         metrics = dict(self._status.metrics)
         speed, _ = metrics.pop("train/rows_per_s", None), metrics.pop("train/lr", None)
@@ -128,18 +128,18 @@ class RunObserver(Observer):
         words = [f"{name} {value:.4f}" for name, value in metrics.items()]
         if not self._last_step:
             return "  ".join([*words, f"({rows:,} rows)"])
-        epoch = f"epoch {position.epoch + 1:{len(str(self._epochs))}}/{self._epochs}"
-        step = f"step {position.step:{len(str(self._last_step))}}/{self._last_step}"
+        epoch = f"epoch {done.epoch + 1:{len(str(self._epochs))}}/{self._epochs}"
+        step = f"step {done.step:{len(str(self._last_step))}}/{self._last_step}"
         return "  ".join([epoch, step, *words, *([f"{speed:,.0f} rows/s"] if speed else [])])
 
-    def _record(self, position: Position, values: dict[str, float]) -> None:
-        line = {"step": position.step, "epoch": position.epoch, "rows": position.rows, **values}
+    def _record(self, done: Done, values: dict[str, float]) -> None:
+        line = {"step": done.step, "epoch": done.epoch, "rows": done.rows, **values}
         with (self._run_dir / METRICS).open("a", encoding="utf-8") as file:
             file.write(to_json(line) + "\n")
-        self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, position.step)
+        self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, done.step)
         self._status = replace(self._status, metrics={**self._status.metrics, **values})
-        self._move(position)
+        self._move(done)
 
-    def _move(self, position: Position) -> None:
-        self._status = replace(self._status, step=position.step, epoch=position.epoch, rows=position.rows)
+    def _move(self, done: Done) -> None:
+        self._status = replace(self._status, step=done.step, epoch=done.epoch, rows=done.rows)
         write_status(self._run_dir, self._status)

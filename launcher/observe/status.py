@@ -11,7 +11,6 @@ from typing import Any
 from launcher.files import replace_file
 
 NAME = "status.json"
-ENDED = ("finished", "stopped", "preempted", "failed")
 
 
 @dataclass(frozen=True)

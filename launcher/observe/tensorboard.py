@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class TensorBoard:
     """Writes to ``tensorboard/`` of the run folder; TensorBoard is imported with the first value."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, purge: bool = False) -> None:
+        self._purge = 0 if purge else None
         self._folder = run_dir / "tensorboard"
         self._writer: SummaryWriter | None = None
 
@@ -23,7 +24,7 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import, not needed to start
 
-            self._writer = SummaryWriter(str(self._folder))
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge)
         return self._writer
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launcher.processes.errors import SettingsError
 
-SLURM_PORTS = range(20_000, 60_000)
+SLURM_PORTS = range(20_000, 32_000)  # below those that the system hands out
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Rank:
         port: port of that store.
         started_by: ``torchrun``, ``slurm`` or ``python``.
         attempt: how often an elastic agent has restarted the run.
+        own_cores: cores that are this rank's alone; 0: those of the node are shared.
+        store_outlives_ranks: whether the store is kept by torchrun's agent rather than by rank 0.
     """
 
     rank: int = 0
@@ -34,6 +36,8 @@ class Rank:
     port: int = 0
     started_by: str = "python"
     attempt: int = 0
+    store_outlives_ranks: bool = False
+    own_cores: int = 0
 
     @property
     def one_node(self) -> bool:
@@ -72,6 +76,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> Rank:
         port=_number(environment, "MASTER_PORT"),
         started_by="torchrun",
         attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
+        store_outlives_ranks=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 
 
@@ -85,11 +90,12 @@ def _from_slurm(environment: Mapping[str, str]) -> Rank:
         rank=_number(environment, "SLURM_PROCID"),
         world_size=_number(environment, "SLURM_NTASKS"),
         local_rank=_number(environment, "SLURM_LOCALID"),
-        local_world_size=tasks[node],
+        local_world_size=tasks[node] if node < len(tasks) else 1,
         host=environment.get("MASTER_ADDR") or ("127.0.0.1" if nodes == 1 else _first_host(hosts)),
         port=_number(environment, "MASTER_PORT", default=SLURM_PORTS[job % len(SLURM_PORTS)]),
         started_by="slurm",
         attempt=_number(environment, "SLURM_RESTART_COUNT", default=0),
+        own_cores=_number(environment, "SLURM_CPUS_PER_TASK", default=0),
     )
 
 
@@ -119,6 +125,6 @@ def _tasks_per_node(text: str) -> list[int]:
 
 
 def _first_host(nodes: str) -> str:
-    """The first host of Slurm's ``"gpu[03-05,9],cpu1"``: ``"gpu03"``."""
-    found = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
-    return f"{found[1]}{found[2] or ''}" if found else nodes
+    """The first host of Slurm's ``"gpu[03-05,9]-ib,cpu1"``: ``"gpu03-ib"``."""
+    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
+    return "".join(part or "" for part in found.groups()) if found else nodes

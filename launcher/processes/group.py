@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import psutil
@@ -17,7 +18,8 @@ from launcher.processes.errors import SettingsError
 
 NAMESPACE = "evenshard"
 MEETING_TIMEOUT = timedelta(seconds=600)
-IDLE_LOOK = timedelta(hours=24 * 365)
+SEE_OFF = timedelta(seconds=10)
+LOOK_S = 0.5
 
 
 def meet(rank: Rank) -> dist.Store:
@@ -74,16 +76,25 @@ def _stay_on_this_node() -> None:
 
 
 def idle(store: dist.Store, rank: Rank) -> None:
-    """Wait outside the process group until the ranks that work are done."""
-    store.wait([f"done/{rank.attempt}"], IDLE_LOOK)
-    store.set(f"left/{rank.attempt}/{rank.rank}", "")
+    """Wait outside the process group until the ranks that work are done, open to signals meanwhile."""
+    while not store.check([f"done/{rank.attempt}"]):
+        time.sleep(LOOK_S)
 
 
-def release_idle(store: dist.Store, rank: Rank, first_idle: int) -> None:
-    """Let the idle ranks go, and see them off before the store may vanish."""
-    if rank.rank == 0 and first_idle < rank.world_size:
-        store.set(f"done/{rank.attempt}", "")
-        store.wait([f"left/{rank.attempt}/{other}" for other in range(first_idle, rank.world_size)])
+def release_idle(store: dist.Store, rank: Rank) -> None:
+    """Let the idle ranks go."""
+    store.set(f"done/{rank.attempt}", "")
+
+
+def leave(store: dist.Store, rank: Rank) -> None:
+    """Leave the store; rank 0 does so last where it is the one that keeps it."""
+    if rank.store_outlives_ranks or rank.world_size == 1:
+        return
+    with suppress(dist.DistError, RuntimeError):  # the others are gone already
+        if rank.rank:
+            store.set(f"left/{rank.attempt}/{rank.rank}", "")
+        else:
+            store.wait([f"left/{rank.attempt}/{other}" for other in range(1, rank.world_size)], SEE_OFF)
 
 
 def device_of(rank: Rank, wanted: str) -> torch.device:
@@ -95,10 +106,12 @@ def device_of(rank: Rank, wanted: str) -> torch.device:
     count = torch.cuda.device_count() if wanted != "cpu" else 0
     if wanted == "cpu" or (wanted == "auto" and count == 0):
         return torch.device("cpu")
-    if rank.local_rank >= count:
+    only_one_is_shown = count == 1 and rank.started_by == "slurm"
+    index = 0 if only_one_is_shown else rank.local_rank
+    if index >= count:
         raise SettingsError(
             f"launch.device={wanted}: local rank {rank.local_rank} needs a CUDA device of its own, this node shows "
             f"{count}; start fewer processes per node or set launch.device=cpu"
         )
-    torch.cuda.set_device(rank.local_rank)
-    return torch.device("cuda", rank.local_rank)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import threading
+import time
 from types import FrameType
 from typing import NoReturn
+
+GRACE_S = 5.0
 
 
 class Terminated(KeyboardInterrupt):
@@ -12,9 +18,30 @@ class Terminated(KeyboardInterrupt):
 
 
 def end_on_sigterm() -> None:
-    """Turn SIGTERM into an exception of the main thread, so that a run ends with a word in its status."""
+    """Turn SIGTERM into an exception of the main thread, so that a run ends with a word in its status.
+
+    A main thread that waits inside a collective cannot raise it; the process then ends after some seconds of grace.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_end_after_grace, args=(reader, writer), daemon=True).start()
     signal.signal(signal.SIGTERM, _raise)
+
+
+def ignore_signals() -> None:
+    """From here on the process ends by itself: SIGTERM and SIGINT change nothing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _raise(number: int, _frame: FrameType | None) -> NoReturn:
     raise Terminated(f"ended by {signal.Signals(number).name}")
+
+
+def _end_after_grace(reader: socket.socket, _writer: socket.socket) -> None:
+    """Wait for the byte that Python writes when SIGTERM arrives, in whatever the main thread is."""
+    while signal.SIGTERM not in reader.recv(1):
+        pass
+    time.sleep(GRACE_S)
+    os._exit(1)

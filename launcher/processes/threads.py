@@ -24,13 +24,13 @@ def threads_per_rank(rank: Rank, asked: int | None, users_own: str | None, cores
         cores: cores that this process may use.
 
     Returns:
-        Otherwise the usable cores divided by the ranks of this node, at least one.
+        Otherwise the cores of its own, or the usable ones divided by the ranks of this node, at least one.
     """
     if asked is not None:
         return asked
     if users_own and users_own.isdigit() and int(users_own) > 0:
         return int(users_own)
-    return max(1, cores // rank.local_world_size)
+    return rank.own_cores or max(1, cores // rank.local_world_size)
 
 
 def usable_cores() -> int:

@@ -7,43 +7,64 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from launcher.processes.errors import SettingsError, is_users_own
+from launcher.processes.errors import SettingsError
+from launcher.processes.origin import is_users_own, users_place
+from launcher.training.compute import Compute
 from launcher.training.evaluate import Metric, evaluating
-from launcher.training.step import to_device
 from launcher.training.task import Task
 
 ROWS = 2
 PER_ROW = "set loss.reduction=none or return one loss per row from the task"
 
 
-def check_training_rows(dataset: Dataset[Any], model: nn.Module, task: Task, device: torch.device) -> None:
+def same_everywhere(rows: Mapping[str, int]) -> None:
+    """Compare the numbers of rows, by setting, of all ranks; a collective.
+
+    Raises:
+        SettingsError: on every rank, where they differ, with both sides.
+    """
+    if not dist.is_initialized():
+        return
+    everyone: list[dict[str, int]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, dict(rows))
+    for rank, theirs in enumerate(everyone):
+        for option, count in everyone[0].items():
+            if theirs[option] != count:
+                raise SettingsError(
+                    f"{option} has {count} rows on rank 0 and {theirs[option]} on rank {rank}: give all the same rows, "
+                    "the sampler deals them"
+                )
+
+
+def check_training_rows(dataset: Dataset[Any], model: nn.Module, task: Task, compute: Compute) -> None:
     """Ask ``task`` for the losses of the first rows of ``data.train``, in evaluation mode and without gradients.
 
     Args:
         dataset: at least one row.
-        model: on ``device``; stays as it is.
+        model: on the device; stays as it is.
         task: must give one loss per row.
-        device: where the rows go.
+        compute: device and number format.
 
     Raises:
         SettingsError: where they do not fit. An exception of the user's own code passes unchanged.
     """
     batch, rows = first_rows("data.train", dataset)
-    with _fitting("data.train", batch, model):
-        losses = task.loss(model, to_device(batch, device))
+    with _fitting("data.train", batch, model), compute.autocast():
+        losses = task.loss(model, compute.rows(batch))
     _one_per_row("loss", losses, rows, PER_ROW)
 
 
 def check_test_rows(
-    dataset: Dataset[Any], model: nn.Module, task: Task, metrics: Mapping[str, Metric], device: torch.device
+    dataset: Dataset[Any], model: nn.Module, task: Task, metrics: Mapping[str, Metric], compute: Compute
 ) -> None:
     """Ask ``task`` and ``metrics`` for the scores of the first rows of ``data.test``; as ``check_training_rows``."""
     batch, rows = first_rows("data.test", dataset)
-    with _fitting("data.test", batch, model):
-        scores = task.score(model, to_device(batch, device))
+    with _fitting("data.test", batch, model), compute.autocast():
+        scores = task.score(model, compute.rows(batch))
         values = {name: metric(scores.prediction, scores.target) for name, metric in metrics.items()}
     _one_per_row("loss", scores.losses, rows, PER_ROW)
     for name, value in values.items():
@@ -57,11 +78,11 @@ def _fitting(option: str, batch: Any, model: nn.Module) -> Iterator[None]:
         with torch.no_grad(), evaluating(model):
             yield
     except Exception as error:
-        if is_users_own(error) and not isinstance(error, RuntimeError):
+        if is_users_own(error):
             raise
         raise SettingsError(
-            f"model, loss and {option} do not fit together: {type(error).__name__}: {error} "
-            f"(a batch is {shapes(batch)})"
+            f"model, loss and {option} do not fit together: {type(error).__name__}: {error}"
+            f"{users_place(error)}; a batch is {shapes(batch)}"
         ) from error
 
 
@@ -78,7 +99,9 @@ def first_rows(option: str, dataset: Dataset[Any]) -> tuple[Any, int]:
     except Exception as error:
         if is_users_own(error):
             raise
-        raise SettingsError(f"{option}: its rows make no batch: {type(error).__name__}: {error}") from error
+        raise SettingsError(
+            f"{option}: its rows make no batch: {type(error).__name__}: {error}{users_place(error)}"
+        ) from error
 
 
 def shapes(batch: Any) -> str:

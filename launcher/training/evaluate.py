@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.training.precision import Precision
-from launcher.training.step import to_device
+from launcher.training.compute import Compute
 from launcher.training.task import Task
 
 Metric = Callable[[Any, Any], Tensor]
@@ -26,16 +25,12 @@ class Evaluator:
         task: rows to losses and predictions.
         metrics: name -> (prediction, target) -> one value per row. A metric with a method
             ``result(sums, rows) -> float`` may give a tensor per row and turn its sum over all rows into a number.
-        precision: the number format.
-        device: where the rows go.
-        channels_last: memory order of rows with four dimensions.
+        compute: device and number format.
     """
 
     task: Task
     metrics: Mapping[str, Metric]
-    precision: Precision
-    device: torch.device
-    channels_last: bool = False
+    compute: Compute
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
@@ -52,8 +47,8 @@ class Evaluator:
         return self._results(sums.over_all_ranks())
 
     def _add(self, sums: Sums, model: nn.Module, batch: Any) -> None:
-        with self.precision.autocast():
-            scores = self.task.score(model, to_device(batch, self.device, self.channels_last))
+        with self.compute.autocast():
+            scores = self.task.score(model, self.compute.rows(batch))
         sums.add("loss", scores.losses)
         for name, metric in self.metrics.items():
             sums.add(name, metric(scores.prediction, scores.target))

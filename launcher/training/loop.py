@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from launcher.observe.observer import Observer, Position
+from launcher.observe.observer import Done, Observer
 from launcher.training.step import Stepper, by_step
 from launcher.training.stop import StopRule
-from samplers import FixedGlobalBatchSampler, Share
+from samplers import FixedGlobalBatchSampler
 
 
 @dataclass(frozen=True)
@@ -78,36 +78,32 @@ class Training:
     observer: Observer
     limits: Limits
 
-    def run(self) -> tuple[str, Position]:
+    def run(self) -> tuple[str, Done]:
         """Train to the end: ``finished``, or ``stopped`` by ``trainer.stop_when``, and how far that was."""
-        window, position, state = Window(), Position(), "finished"
+        window, done, state = Window(), Done(), "finished"
         for epoch in range(self.limits.epochs):
             self.sampler.set_epoch(epoch)
             for micro_batches in by_step(self.loader, self.sampler):
-                share = micro_batches[-1][1]
                 rate = self.stepper.learning_rate
-                window.add(self.stepper.step(micro_batches), share.global_rows)
-                position = _after(position, epoch, share)
-                if position.step % self.limits.log_every == 0 or position.step == self.limits.last_step:
-                    self.observer.trained(position, {"loss": window.close(), "lr": rate})
-                if position.step == self.limits.last_step:
+                loss, rows = self.stepper.step(micro_batches)
+                window.add(loss, rows)
+                done = Done(done.step + 1, epoch, done.rows + rows)
+                if done.step % self.limits.log_every == 0 or done.step == self.limits.last_step:
+                    self.observer.trained(done, {"loss": window.close(), "lr": rate})
+                if done.step == self.limits.last_step:
                     break
-            if self._evaluation_stops(position, epoch):
+            if self._evaluation_stops(done, epoch):
                 state = "stopped"
-            if state == "stopped" or position.step == self.limits.last_step:
+            if state == "stopped" or done.step == self.limits.last_step:
                 break
-        return state, position
+        return state, done
 
-    def _evaluation_stops(self, position: Position, epoch: int) -> bool:
+    def _evaluation_stops(self, done: Done, epoch: int) -> bool:
         """Evaluate where it is due; whether the results fulfil the rule to stop."""
         every = self.limits.evaluate_every
-        due = position.step == self.limits.last_step or (every > 0 and (epoch + 1) % every == 0)
+        due = done.step == self.limits.last_step or (every > 0 and (epoch + 1) % every == 0)
         if self.evaluate is None or not due:
             return False
         results = self.evaluate()
-        self.observer.evaluated(position, results)
+        self.observer.evaluated(done, results)
         return self.limits.stop.holds(results)
-
-
-def _after(position: Position, epoch: int, share: Share) -> Position:
-    return Position(position.step + 1, epoch, position.rows + share.global_rows)

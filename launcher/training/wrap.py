@@ -26,7 +26,7 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
         SettingsError: for an option that DistributedDataParallel does not have.
     """
     if compiled:
-        model.compile(backend="inductor" if compiled is True else compiled)
+        _compile(model, "inductor" if compiled is True else compiled)
     parameters = inspect.signature(DistributedDataParallel).parameters
     for name in options:
         if name not in parameters:
@@ -37,6 +37,19 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
         return model
     # Buffers are combined when they are read: no broadcast per forward. The switch has another name since torch 2.13.
     switch = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
-    asked = {switch: False, "gradient_as_bucket_view": True, **options}
+    asked = {"gradient_as_bucket_view": True, **options}
+    asked[switch] = options.get("forward_sync_buffers", options.get("broadcast_buffers", False))
+    if switch == "forward_sync_buffers":
+        asked.pop("broadcast_buffers", None)
     ids = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=ids, **asked)
+
+
+def _compile(model: nn.Module, backend: str) -> None:
+    try:
+        model.compile(backend=backend)
+    except Exception as error:
+        known = torch.compiler.list_backends()
+        if backend in known:
+            raise
+        raise SettingsError(f"trainer.compile={backend} is no backend{closest(backend, known)}") from error

@@ -1,0 +1,106 @@
+"""What is wrong with a command line, in the words of the user's config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hydra import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import OmegaConf
+
+from launcher.configure.command_line import CommandLine
+from launcher.configure.schema import known_keys
+from launcher.processes.errors import SettingsError, closest
+
+PARTS = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "data.train", "data.order", "data.test")
+FREE = (*PARTS, "ddp", "vars")
+
+
+def check_syntax(overrides: tuple[str, ...]) -> None:
+    """Refuse an override that cannot be read.
+
+    Raises:
+        SettingsError: with the override as it was typed.
+    """
+    for text in overrides:
+        if "=" not in text and not text.startswith("~"):
+            raise SettingsError(f"{text!r} is not a setting: write key=value")
+        try:
+            OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            raise SettingsError(
+                f"{text!r} cannot be read: {first_line(error)}; quote values with special characters: 'key=\"value\"'"
+            ) from error
+
+
+def explain(line: CommandLine, error: Exception, folders: str) -> str:
+    """Put Hydra's error into words; ``folders`` are those that hold configs."""
+    if isinstance(error, HydraException) and error.__cause__ is not None:
+        cause: BaseException = error.__cause__
+    else:
+        cause = error
+    match = re.match(r"Could not override '(.*)'", str(error))
+    if match:
+        inner = str(getattr(cause, "full_key", ""))
+        return _explain_key(line, inner if _within(inner, match[1]) else match[1])
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file == line.config_name:
+        return f"--config-name={line.config_name}: there is no config {line.config_name}.yaml in {folders}"
+    merging = re.match(r"Error merging override (.*)", str(error))
+    if merging:
+        return f"{merging[1]}: {first_line(cause)}"
+    missing = re.match(r"In '.*': Could not find '(.*?)/(.*)'", str(error))
+    if missing:
+        return _explain_choice(missing[1], missing[2], str(error))
+    return str(error).strip()
+
+
+def no_such_key(key: str, known: list[str]) -> str:
+    """Say that ``key`` is not a setting, and which is the closest."""
+    parent = key.rpartition(".")[0]
+    siblings = [k.rpartition(".")[2] for k in known if parent and k.rpartition(".")[0] == parent]
+    rest = f"; {parent} has {', '.join(siblings)}" if siblings else "; values of your own go under vars"
+    return f"there is no setting {key}{closest(key, known) or rest}"
+
+
+def _explain_key(line: CommandLine, key: str) -> str:
+    """Why ``key`` cannot be overridden: it is misspelled, or the chosen config does not have it yet."""
+    present = [k for k in (*known_keys(), *_keys_without(line, key)) if not _within(key, k)]
+    addable = any(_within(key, free) for free in FREE)
+    hint = closest(key, present)
+    if not addable:
+        return no_such_key(key, present)
+    return f"{key} is not in the chosen config{hint}{' Or' if hint else ';'} to add it: +{key}=..."
+
+
+def _within(key: str, section: str) -> bool:
+    return key.startswith(f"{section}.")
+
+
+def _keys_without(line: CommandLine, key: str) -> list[str]:
+    """Every key, in dotted form, of the config that is composed when the override of ``key`` is left out."""
+    kept = [text for text in line.overrides if not text.lstrip("+~").startswith(key)]
+    try:
+        config = compose(line.config_name, kept)
+    except Exception:  # noqa: BLE001 - another override is wrong too; this hint is a courtesy
+        return []
+    return list(_dotted(OmegaConf.to_container(config, resolve=False)))
+
+
+def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def _explain_choice(group: str, choice: str, text: str) -> str:
+    options = [o.strip() for o in re.findall(r"^\t(.+)$", text, flags=re.MULTILINE) if "provider=" not in o]
+    return f"{group}={choice}: there is no such choice{closest(choice, options)}; {group} can be {', '.join(options)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message, without the details that libraries add."""
+    return str(error).strip().splitlines()[0]

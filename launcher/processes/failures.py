@@ -1,0 +1,90 @@
+"""Why a run ended, when many ranks fail together: the first cause, told by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import DistError, Store
+
+from launcher.processes.errors import FAILED, WRONG_SETTINGS, SettingsError
+
+BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
+LAST_WORDS = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a run: the rank that failed first, with its own words."""
+
+    rank: int
+    type: str
+    message: str
+    traceback: str
+    exit_status: int
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int) -> Failure:
+        """Describe ``error`` as it was raised on ``rank``."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        status = WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
+        return cls(rank, type(error).__name__, str(error), text, status)
+
+    @property
+    def headline(self) -> str:
+        """One line: rank, type and message."""
+        return f"rank {self.rank}: {self.type}: {self.message}"
+
+    @property
+    def words(self) -> str:
+        """What the user reads: the message alone where the settings are wrong, else the traceback too."""
+        return (
+            f"error: {self.message}"
+            if self.exit_status == WRONG_SETTINGS
+            else f"{self.traceback}error: {self.headline}"
+        )
+
+
+def is_consequence(error: BaseException) -> bool:
+    """Whether ``error`` is what a rank sees when another one has gone: a connection that broke."""
+    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and bool(BROKEN.search(str(error))))
+
+
+def first_failure(store: Store, failure: Failure, attempt: int) -> Failure:
+    """Put ``failure`` forward as the cause of this attempt's end; return the one that came first, on every rank.
+
+    A rank that fails because its neighbour failed gets the neighbour's failure back, so that one rank alone tells
+    the user and everybody agrees on the cause.
+    """
+    first = store.compare_set(f"failure/{attempt}", "", json.dumps(asdict(failure)))
+    return Failure(**json.loads(first))
+
+
+def first_failure_of_another(store: Store, failure: Failure, attempt: int) -> Failure:
+    """The same for a broken connection: another rank gets some seconds to say why it went."""
+    with suppress(DistError, RuntimeError):  # the time is over
+        store.wait([f"failure/{attempt}"], LAST_WORDS)
+    silent = "another rank ended without a word (killed, or out of memory?); its rank_N.log may tell more"
+    return first_failure(store, replace(failure, message=f"{silent}; here it showed as: {failure.message}"), attempt)
+
+
+def told_before(store: Store, message: str) -> bool:
+    """Whether ``message`` was claimed earlier by any rank of any attempt; claims it otherwise."""
+    return int(store.add(f"told/{message}", 1)) > 1
+
+
+def tell_torchrun(failure: Failure) -> None:
+    """Leave the headline where torchrun's table of failures looks for it; nothing happens without torchrun."""
+    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if target:
+        detail = {"py_callstack": failure.headline, "timestamp": str(int(time.time()))}
+        Path(target).write_text(
+            json.dumps({"message": {"message": failure.headline, "extraInfo": detail}}), encoding="utf-8"
+        )

@@ -1,0 +1,50 @@
+"""Whose code an exception comes from: the user's own, or a library's that the user's settings misused."""
+
+from __future__ import annotations
+
+import dis
+import site
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+
+OWN_CODE = Path(__file__).resolve().parent.parent
+LIBRARIES = (
+    *(Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "purelib", "platlib")),
+    Path(site.getusersitepackages()).resolve(),
+)
+
+
+def is_users_own(error: BaseException) -> bool:
+    """Whether ``error`` comes from the user's own code rather than from how a library was used.
+
+    It does where the innermost frame is neither ours nor a library's. A RuntimeError that torch raised from an
+    operation in such a frame, as for shapes that do not fit, counts as the library's.
+    """
+    last = _frames(error)[-1]
+    if not _is_users(last.tb_frame.f_code.co_filename):
+        return False
+    raised = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
+    return raised or not isinstance(error, RuntimeError)
+
+
+def users_place(error: BaseException) -> str:
+    """``" (file.py:12)"``, the innermost line of the user's code that ``error`` passed, or an empty string."""
+    for frame in reversed(_frames(error)):
+        file = frame.tb_frame.f_code.co_filename
+        if _is_users(file):
+            return f" ({file}:{frame.tb_lineno})"
+    return ""
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    frames, frame = [], error.__traceback__
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
+    return frames
+
+
+def _is_users(file: str) -> bool:
+    path = Path(file)
+    return path.exists() and not any(path.resolve().is_relative_to(home) for home in (OWN_CODE, *LIBRARIES))
