@@ -35,6 +35,32 @@ def test_the_command_works(line, folder):
         assert float(re.findall(r"test/accuracy ([\d.]+)", ended.stdout)[-1]) >= 0.97
 
 
+PACKAGE = """
+import torch
+
+class Net(torch.nn.Linear):
+    def __init__(self, width):
+        super().__init__(width, 3)
+
+class Images(torch.utils.data.TensorDataset):
+    def __init__(self, split):
+        rows = 96 if split == "train" else 7
+        super().__init__(torch.rand(rows, 64), torch.zeros(rows, dtype=torch.int64))
+"""
+
+
+def test_the_configs_of_ones_own_work(folder):
+    (folder / "my_package.py").write_text(PACKAGE, encoding="utf-8")
+    for text in re.findall(r"^```yaml\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL):
+        path = folder / re.search(r"mine/\S+\.yaml", text)[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    line = next(line for line in README.splitlines() if line.endswith("--config-dir mine experiment=first"))
+    ended = command(line, folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "global batch     96 rows = 3 ranks x 32 rows" in ended.stdout
+
+
 def test_there_are_commands():
     assert len(COMMANDS) >= 6
 

@@ -82,6 +82,7 @@ def test_the_plan_shows_each_rank_and_the_steps_of_the_run(tmp_path):
         "  rank 2         1 + 1 rows\n"
         "  rank 3         1 + 1 rows\n"
         "run              2 epochs, 6 steps\n"
+        "devices          4 on cpu, 1 thread each\n"
         f"run folder       {tmp_path}/run\n"
         "mode=plan: nothing was started, nothing was written\n"
     )

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 from launcher.data.memory import InMemory
 from launcher.testing import simulate
+from launcher.training.compute import Compute
 from launcher.training.evaluate import Evaluator, evaluating
-from launcher.training.precision import Precision
 from launcher.training.task import Supervised, TopK, absolute_error, accuracy
 from samplers import ExactlyOnceSampler
 from tests.launcher.command import TINY, launch
@@ -36,7 +36,7 @@ def evaluate(n, batch):
     rows = InMemory(torch.randn(n, 4), torch.arange(n))
     loader = DataLoader(rows, batch_sampler=ExactlyOnceSampler(n, batch, rank, world_size), collate_fn=rows.collate_fn)
     metrics = {"accuracy": accuracy, "top5": TopK(5), "most": RowsSeen()}
-    evaluator = Evaluator(Supervised(nn.CrossEntropyLoss(reduction="none")), metrics, Precision.of("fp32", "cpu"), CPU)
+    evaluator = Evaluator(Supervised(nn.CrossEntropyLoss(reduction="none")), metrics, Compute.of("fp32", CPU))
     return evaluator.evaluate(model, loader)
 
 

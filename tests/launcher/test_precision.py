@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.testing import simulate
-from launcher.training.precision import Precision
+from launcher.training.compute import Compute
 from launcher.training.step import Stepper
 from launcher.training.task import Supervised
 from launcher.training.wrap import wrap
@@ -32,14 +32,13 @@ def steps(name, batches, clip_norm=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
-    precision = Precision.of(name, "cpu")
+    compute = Compute.of(name, CPU)
     stepper = Stepper(
         wrap(model, False, {}, CPU),
         Supervised(nn.CrossEntropyLoss(reduction="none")),
         optimizer,
         scheduler,
-        precision,
-        CPU,
+        compute,
         world_size=world_size,
         clip_norm=clip_norm,
     )
@@ -49,7 +48,7 @@ def steps(name, batches, clip_norm=None):
         stepper.step([(batch, Share(number, rows, rows, rows * world_size, True))])
         weights.append(model.weight.detach().clone())
         rates.append(stepper.learning_rate)
-    return {"weights": weights, "rates": rates, "dtype": model.dtype, "scale": precision.scaler.get_scale()}
+    return {"weights": weights, "rates": rates, "dtype": model.dtype, "scale": compute.scaler.get_scale()}
 
 
 def batch(scale=1.0):

@@ -47,7 +47,7 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     done = launch(tmp_path, 2, *TINY, "hydra.run.dir=file/run")
     assert done.status == 2
-    assert done.error == f"error: hydra.run.dir={tmp_path}/file/run cannot be made: Not a directory\n"
+    assert done.error == f"error: hydra.run.dir={tmp_path}/file/run cannot be used: Not a directory\n"
 
 
 @pytest.mark.parametrize("name", ["a=1,b=2 (x)", "two words", "ünï-çode ✓", "it's", "100%"])

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 
 from launcher.data.memory import InMemory
 from launcher.testing import simulate
-from launcher.training.precision import Precision
-from launcher.training.step import Stepper, by_step, to_device
+from launcher.training.compute import Compute, to_device
+from launcher.training.step import Stepper, by_step
 from launcher.training.task import Supervised
 from launcher.training.wrap import wrap
-from samplers import FixedGlobalBatchSampler
+from samplers import FixedGlobalBatchSampler, Share
 
 CPU = torch.device("cpu")
 TASK = Supervised(nn.CrossEntropyLoss(reduction="none"))
@@ -48,15 +48,14 @@ def step_gradients(n, world_size, *, clip_norm=None, global_size=10, **batch):
         task=TASK,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         scheduler=None,
-        precision=Precision.of("fp32", "cpu"),
-        device=CPU,
+        compute=Compute.of("fp32", CPU),
         world_size=world_size,
         clip_norm=clip_norm,
     )
     gradients, losses = [], []
     for micro_batches in by_step(loader, sampler):
         before = flat(model.parameters())
-        losses.append(float(stepper.step(micro_batches)))
+        losses.append(float(stepper.step(micro_batches)[0]))
         gradients.append(before - flat(model.parameters()))
         model.load_state_dict(start)
     return torch.stack(gradients), torch.tensor(losses, dtype=torch.float64)
@@ -144,20 +143,54 @@ def test_gradients_travel_once_per_step_however_many_micro_batches():
 
         wrapped.register_comm_hook(None, hook)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        stepper = Stepper(wrapped, TASK, optimizer, None, Precision.of("fp32", "cpu"), CPU, world_size=ranks)
+        stepper = Stepper(wrapped, TASK, optimizer, None, Compute.of("fp32", CPU), world_size=ranks)
         for micro_batches in by_step(DataLoader(rows, batch_sampler=sampler, collate_fn=rows.collate_fn), sampler):
-            assert len(micro_batches) == 3
             stepper.step(micro_batches)
-        return reduced
+        return len(sampler), reduced
 
-    assert simulate(2, count) == [[0, 0]] * 2
+    assert simulate(2, count) == [(6, [0, 0])] * 2
 
 
 def test_micro_batches_are_grouped_by_step():
     sampler = FixedGlobalBatchSampler(20, 10, 0, 2, min_per_device=1, max_per_device=2)
-    steps = list(by_step(["a", "b", "c", "d", "e", "f"], sampler))
+    steps = [list(step) for step in by_step(["a", "b", "c", "d", "e", "f"], sampler)]
     assert [[batch for batch, _ in step] for step in steps] == [["a", "b", "c"], ["d", "e", "f"]]
     assert [share.last_in_step for _, share in steps[0]] == [False, False, True]
+
+
+def test_micro_batches_are_read_when_they_are_needed():
+    read = []
+    batches = (read.append(letter) or letter for letter in "abcdef")
+    sampler = FixedGlobalBatchSampler(20, 10, 0, 2, min_per_device=1, max_per_device=2)
+    first = next(iter(next(by_step(batches, sampler))))
+    assert (first[0], read) == ("a", ["a"])
+
+
+class SquaredError:
+    """A task whose losses autocast leaves in 16 bits."""
+
+    def loss(self, model, batch):
+        return (model(batch[0]) - batch[1]).square().mean(1)
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 7])
+def test_rows_weigh_the_same_where_losses_have_16_bits(world_size):
+    """world_size / 100 is no number of 16 bits; the gradient is that of one row all the same."""
+    torch.manual_seed(0)
+    model, row = nn.Linear(4, 2), (torch.rand(1, 4), torch.rand(1, 2))
+    compute = Compute.of("bf16", CPU)
+    with compute.autocast():
+        losses = SquaredError().loss(model, row)
+    assert losses.dtype is torch.bfloat16
+    losses.float().sum().backward()
+    of_one_row, before = model.weight.grad.clone(), model.weight.detach().clone()
+    model.zero_grad()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    stepper = Stepper(model, SquaredError(), optimizer, None, compute, world_size=world_size)
+    loss, _ = stepper.step([(row, Share(step=0, rows=1, real_rows=1, global_rows=100, last_in_step=True))])
+    assert loss.dtype is torch.float32
+    taken = (before - model.weight.detach()) * 100 / world_size
+    assert torch.allclose(taken, of_one_row, rtol=1e-3, atol=1e-5)
 
 
 def test_a_batch_moves_in_the_structure_it_has():
