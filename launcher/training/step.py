@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -46,19 +47,23 @@ class Stepper:
     def step(self, micro_batches: Iterable[MicroBatch]) -> tuple[Tensor, int]:
         """Take one step over this rank's share.
 
-        The gradient is that of the mean loss over the real rows of the global batch: each row's loss is divided by
+        The gradient is that of the mean loss over the real rows of the global batch: summed losses, divided once by
         that number, which the plan knows, and multiplied by the world size, which DistributedDataParallel divides by.
+        Of this factor the backward sees the nearest power of two, which even 16 bits hold exactly; the gradients get
+        the rest.
 
         Returns:
             The sum of the losses of this rank's real rows, on the device, and the real rows of the global batch.
         """
-        sums, global_rows = [], 0
+        sums, global_rows, factor = [], 0, 1.0
         for batch, share in micro_batches:
             with self._synchronised(share.last_in_step):
                 loss = self._loss(batch, share)
-                self.compute.backward(loss * (self.world_size / share.global_rows))
+                factor = self.world_size / share.global_rows
+                self.compute.backward(loss * power_of_two(factor))
             sums.append(loss.detach())
             global_rows = share.global_rows
+        scale_gradients(self.model, factor / power_of_two(factor))
         if self.compute.step(self.optimizer, self.model, self.clip_norm) and self.scheduler is not None:
             self.scheduler.step()
         self.optimizer.zero_grad()
@@ -80,6 +85,22 @@ class Stepper:
         if last or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
         return self.model.no_sync()
+
+
+def power_of_two(value: float) -> float:
+    """The power of two nearest to a positive ``value``.
+
+    >>> power_of_two(3 / 100)
+    0.03125
+    """
+    return 2.0 ** round(math.log2(value))
+
+
+def scale_gradients(model: nn.Module, factor: float) -> None:
+    """Multiply all gradients by ``factor``, in place."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if gradients and factor != 1:
+        torch._foreach_mul_(gradients, factor)
 
 
 def by_step(batches: Iterable[Any], sampler: FixedGlobalBatchSampler) -> Iterator[Iterator[MicroBatch]]:

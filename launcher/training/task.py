@@ -64,6 +64,7 @@ class Supervised:
 def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
     """1 where the largest of (rows, classes) is the target class, else 0.
 
+    >>> import torch
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     tensor([1., 0.])
     """

@@ -56,3 +56,12 @@ class Noted(nn.Linear):
 def mean_loss(prediction, target):
     """One value for all rows."""
     return nn.functional.cross_entropy(prediction, target)
+
+
+class DiesOnRankOne(nn.Linear):
+    """Ends rank 1 without a word while the others wait for its gradient."""
+
+    def forward(self, inputs):
+        if self.training and os.environ["RANK"] == "1":
+            os._exit(9)
+        return super().forward(inputs)

@@ -106,3 +106,12 @@ def test_one_process_starts_two_ranks_on_one_core_of_a_host_whose_name_does_not_
     assert output.count("global batch     12 rows = 2 ranks x 6 rows\n") == 1
     assert "2 ranks on cpu, 1 thread each\n" in output
     assert (tmp_path / "run" / "rank_1.log").exists()
+
+
+def test_a_rank_that_dies_without_a_word_is_not_blamed_on_another(tmp_path):
+    words = (*TINY, "hydra.run.dir=run", "model._target_=tests.launcher.parts.DiesOnRankOne")
+    status, _, _ = end(start(tmp_path, torchrun(*words)))
+    assert status == 1
+    state = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert state["state"] == "failed"
+    assert state["error"]["message"].startswith(("another rank ended without a word", "ended by SIGTERM"))
