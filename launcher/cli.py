@@ -184,7 +184,7 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -
     try:
         claim = first_failure_of_another if is_consequence(error) else first_failure
         first = claim(store, mine, rank.attempt)
-        tells = first.rank == rank.rank and not told_before(store, first.words)
+        tells = first.rank == rank.rank and not told_before(store, f"{first.type}: {first.message}")
     except dist.DistError:
         first, tells = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}"), True
     if tells:

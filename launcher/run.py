@@ -244,4 +244,5 @@ def _observer(run: RunConfig, context: RankContext, world_size: int, limits: Lim
     if context.rank.rank != 0:
         return Observer()
     status = Status(world_size=world_size, restarts=context.rank.attempt)
-    return RunObserver(context.run_dir, status, limits.last_step if limits else 0, run.trainer.epochs)
+    last_step = limits.last_step if limits else 0
+    return RunObserver(context.run_dir, status, last_step, run.trainer.epochs, evaluates=bool(run.data.test))

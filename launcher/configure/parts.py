@@ -61,7 +61,7 @@ def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
     Raises:
         SettingsError: where it has no length, or no rows.
     """
-    node: Node = getattr(run.data, split)
+    node: Node | None = getattr(run.data, split)
     if not node:
         return None
     dataset = build(f"data.{split}", node)

@@ -79,7 +79,7 @@ class DataConfig:
         train: ``_target_`` node of the dataset to train on.
         order: ``_target_`` node of the order of rows in an epoch, such as samplers.Weighted; its parameters n, seed
             and dataset are filled in. Empty: shuffled.
-        test: ``_target_`` node of the dataset to evaluate on; empty: no evaluation.
+        test: ``_target_`` node of the dataset to evaluate on; null: no evaluation.
         root: folder of datasets on disk, relative to where the command was given.
         workers: loader processes per rank; 0: rows are read in the rank itself.
         evaluate_batch: rows that a device takes at once in evaluation.
@@ -87,7 +87,7 @@ class DataConfig:
 
     train: Node = field(default_factory=dict)
     order: Node = field(default_factory=dict)
-    test: Node = field(default_factory=dict)
+    test: Node | None = field(default_factory=dict)
     root: str = "data"
     workers: int = 0
     evaluate_batch: int = 256
@@ -224,7 +224,7 @@ class RunConfig:
                     f"{name} has no _target_: choose one of conf/{name}/, e.g. {name}=NAME, or give {name}._target_"
                 )
         split = "test" if self.mode == "evaluate" else "train"
-        if "_target_" not in getattr(self.data, split):
+        if "_target_" not in (getattr(self.data, split) or {}):
             raise SettingsError(
                 f"data.{split} has no _target_: mode={self.mode} needs rows to {self.mode} on; choose data=NAME"
             )

@@ -61,9 +61,13 @@ class RunObserver(Observer):
         status: the status at the start.
         last_step: the step at which the run ends, unless a rule stops it before; 0: nothing is trained.
         epochs: how many there will be.
+        evaluates: whether there will be evaluations; without them the console shows the training metrics.
     """
 
-    def __init__(self, run_dir: Path, status: Status, last_step: int = 0, epochs: int = 0) -> None:
+    def __init__(
+        self, run_dir: Path, status: Status, last_step: int = 0, epochs: int = 0, evaluates: bool = True
+    ) -> None:
+        self._evaluates = evaluates
         self._run_dir = run_dir
         self._status = status
         self._last_step = last_step
@@ -100,6 +104,8 @@ class RunObserver(Observer):
         self._since = (now, done.rows)
         speed = (done.rows - rows) / (now - before)
         self._record(done, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
+        if not self._evaluates:
+            log.info("%s", self._line(done))
         self._bar.update(self._task, completed=done.step, description=f"epoch {done.epoch + 1}/{self._epochs}")
 
     def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
@@ -124,7 +130,7 @@ class RunObserver(Observer):
         """Where the run is, and the last value of each metric."""
         metrics = dict(self._status.metrics)
         speed, _ = metrics.pop("train/rows_per_s", None), metrics.pop("train/lr", None)
-        rows = int(metrics.pop("test/rows"))
+        rows = int(metrics.pop("test/rows", 0))
         words = [f"{name} {value:.4f}" for name, value in metrics.items()]
         if not self._last_step:
             return "  ".join([*words, f"({rows:,} rows)"])

@@ -52,9 +52,20 @@ class Failure:
         )
 
 
+class AnotherFailedError(Exception):
+    """A rank that has nothing to do saw that a working one failed."""
+
+
 def is_consequence(error: BaseException) -> bool:
     """Whether ``error`` is what a rank sees when another one has gone: a connection that broke."""
-    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and bool(BROKEN.search(str(error))))
+    return isinstance(error, DistError | AnotherFailedError) or (
+        isinstance(error, RuntimeError) and bool(BROKEN.search(str(error)))
+    )
+
+
+def failure_key(attempt: int) -> str:
+    """Where the ranks of an attempt find its first failure."""
+    return f"failure/{attempt}"
 
 
 def first_failure(store: Store, failure: Failure, attempt: int) -> Failure:
@@ -63,14 +74,14 @@ def first_failure(store: Store, failure: Failure, attempt: int) -> Failure:
     A rank that fails because its neighbour failed gets the neighbour's failure back, so that one rank alone tells
     the user and everybody agrees on the cause.
     """
-    first = store.compare_set(f"failure/{attempt}", "", json.dumps(asdict(failure)))
+    first = store.compare_set(failure_key(attempt), "", json.dumps(asdict(failure)))
     return Failure(**json.loads(first))
 
 
 def first_failure_of_another(store: Store, failure: Failure, attempt: int) -> Failure:
     """The same for a broken connection: another rank gets some seconds to say why it went."""
     with suppress(DistError, RuntimeError):  # the time is over
-        store.wait([f"failure/{attempt}"], LAST_WORDS)
+        store.wait([failure_key(attempt)], LAST_WORDS)
     silent = "another rank ended without a word (killed, or out of memory?); its rank_N.log may tell more"
     return first_failure(store, replace(failure, message=f"{silent}; here it showed as: {failure.message}"), attempt)
 

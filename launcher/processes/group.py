@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
+from launcher.processes.failures import AnotherFailedError, failure_key
 
 NAMESPACE = "evenshard"
 MEETING_TIMEOUT = timedelta(seconds=600)
@@ -76,8 +77,14 @@ def _stay_on_this_node() -> None:
 
 
 def idle(store: dist.Store, rank: Rank) -> None:
-    """Wait outside the process group until the ranks that work are done, open to signals meanwhile."""
+    """Wait outside the process group until the ranks that work are done, open to signals meanwhile.
+
+    Raises:
+        AnotherFailedError: where one of them failed.
+    """
     while not store.check([f"done/{rank.attempt}"]):
+        if store.check([failure_key(rank.attempt)]):
+            raise AnotherFailedError("a working rank failed")
         time.sleep(LOOK_S)
 
 

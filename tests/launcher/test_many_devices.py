@@ -26,3 +26,10 @@ def test_the_batch_grows_with_the_devices(tmp_path, rule, rate):
     assert done.values("train/lr") == [rate, rate]
     assert done.output.count("batch.global_size grows from 8 to 16: batch.global_size=8 feeds 2 devices") == 1
     assert "  global_size: 16\n" in (done.run_dir / "config.yaml").read_text()
+
+
+def test_ranks_without_rows_end_when_a_working_one_fails(tmp_path):
+    done = launch(tmp_path, 5, *TINY, *FEEDS, "model._target_=tests.launcher.parts.FailsOnRankOne")
+    assert done.statuses == [1] * 5
+    assert done.error.count("error: ") == 1
+    assert done.state["error"]["rank"] == 1

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from tests.launcher.command import launch
+from tests.launcher.command import TINY, launch
 
 FILES = {
     "mine/__init__.py": "",
@@ -153,3 +153,10 @@ def test_its_choices_stand_beside_those_that_ship(project):
         done.error
         == "error: model=ent: there is no such choice; did you mean 'net'?; model can be net, resnet18, small_conv\n"
     )
+
+
+def test_evaluation_is_switched_off_by_null(tmp_path):
+    done = launch(tmp_path, 2, *TINY, "data.test=null")
+    assert done.status == 0, done.error
+    assert done.values("test/loss") == []
+    assert done.values("train/loss")
