@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
@@ -35,7 +36,8 @@ class FixedGlobalBatchSampler(DealtSampler):
     yields the same number of micro-batches, none smaller than `min_per_device`.
 
     After a whole pass, iterating again moves to the next epoch by itself; an abandoned pass is repeated. A pass is
-    whole when its last micro-batch was drawn.
+    whole when its last micro-batch was drawn. The workers of a loader draw ahead, so where a loop may break off, call
+    `set_epoch` before every pass. One pass at a time: of two iterators only the newer one counts.
 
     Args:
         source: a dataset with `__len__`, a number of rows, an order, or a torch sampler that does not deal to ranks.
@@ -94,11 +96,16 @@ class FixedGlobalBatchSampler(DealtSampler):
         self._whole = False
         self._passes = 0
         self._drawn = 0
+        self._exhausted = False  # whether its iterator has said that there is no more
+        self._described = -1  # the last micro-batch that `share` was asked about
+        self._finished = False  # whether training has said that it is through, by `share` or `state_dict`
+        self._iterator: weakref.ref[Iterator[list[int]]] | None = None
         self._pass = self._pass_at(Position())
 
     def __iter__(self) -> Iterator[list[int]]:
         """Start the next pass: a new epoch after a whole pass, else the same pass again."""
         if self._whole:
+            self._warn_of_moving()
             self._enter(self._pass.epoch + 1)
         elif self._drawn:
             _log.warning(
@@ -108,9 +115,24 @@ class FixedGlobalBatchSampler(DealtSampler):
                 self._drawn,
                 self._pass.micro_batches,
             )
-        self._passes += 1
-        self._drawn = 0
-        return self._run(self._pass, self._passes)
+        self._start(self._pass)
+        rows = self._run(self._pass, self._passes)
+        self._iterator = weakref.ref(rows)
+        return rows
+
+    def _warn_of_moving(self) -> None:
+        """Say where moving on may leave rows out: workers draw ahead, so drawn does not mean trained on."""
+        last = self._pass.micro_batches - 1
+        if self._described in {-1, last} and (self._exhausted or self._finished):
+            return
+        _log.warning(
+            "Epoch %d was drawn to its end, but nothing says that training got there (the last micro-batch that share "
+            "was asked about: %s of %d), and epoch %d begins; call set_epoch before every pass to choose it",
+            self.epoch,
+            "none" if self._described < 0 else self._described + 1,
+            last + 1,
+            self.epoch + 1,
+        )
 
     def _run(self, current: Pass, number: int) -> Iterator[list[int]]:
         # Not in __iter__: loaders call that twice, and some ranks may do so when others do not.
@@ -121,6 +143,8 @@ class FixedGlobalBatchSampler(DealtSampler):
                 self._drawn = drawn
                 self._whole = drawn == count
             yield rows
+        if number == self._passes:
+            self._exhausted = True
 
     def _begin(self, current: Pass) -> None:
         if self._compares:
@@ -131,9 +155,16 @@ class FixedGlobalBatchSampler(DealtSampler):
         self._tell_epoch(current.epoch)
 
     def __len__(self) -> int:
-        """Micro-batches that iterating now yields on this rank, exactly."""
-        current = self._pass_of(self._pass.epoch + 1) if self._whole else self._pass
+        """Micro-batches that iterating will yield on this rank, exactly; of the current pass while it is iterated over.
+
+        A pass is iterated over as long as something holds its iterator: the loop, or a loader with persistent workers.
+        """
+        held = self._iterator is not None and self._iterator() is not None
+        current = self._pass_of(self._pass.epoch + 1) if self._whole and not held else self._pass
         return current.micro_batches
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}
 
     @property
     def epoch(self) -> int:
@@ -148,12 +179,16 @@ class FixedGlobalBatchSampler(DealtSampler):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass.
 
-        The epoch of a state that was loaded keeps its position; another epoch starts at its beginning, and so does the
-        same epoch after a whole pass.
+        The epoch of a state that was loaded keeps its position, also where its pass was abandoned; another epoch starts
+        at its beginning. So does the same epoch once training is through with it: `share` was asked about the last
+        micro-batch, or `state_dict` about its end. (That the micro-batches were drawn says nothing: workers draw
+        ahead.)
         """
         wanted = whole_number("epoch", epoch, minimum=0, remedy="count epochs from 0")
-        if wanted != self._pass.epoch or self._whole:
+        if wanted != self._pass.epoch or (self._whole and self._finished):
             self._enter(wanted)
+        elif self._whole:
+            self._start(self._pass)
 
     def share(self, micro_batch: int) -> Share:
         """Describe micro-batch number `micro_batch` (from 0) of the current pass, in O(1).
@@ -167,6 +202,8 @@ class FixedGlobalBatchSampler(DealtSampler):
                 f"micro_batch={number} lies outside the pass of epoch {self.epoch}, which has {count} micro-batches: "
                 f"it must be from 0 to {count - 1}"
             )
+        self._described = max(self._described, number)
+        self._finished |= number == count - 1
         return self._pass.share(self.rank, number)
 
     def report(self) -> PlanReport:
@@ -187,6 +224,7 @@ class FixedGlobalBatchSampler(DealtSampler):
         """
         rows = self._pass.rows_drawn(self._drawn) if rows_done is None else rows_done
         position = self._position_after(whole_number("rows_done", rows, minimum=0, remedy="count finished rows"))
+        self._finished |= rows_done is not None and position.epoch > self.epoch
         return {
             "version": VERSION,
             "epoch": position.epoch,
@@ -240,12 +278,15 @@ class FixedGlobalBatchSampler(DealtSampler):
         }
 
     def _enter(self, epoch: int) -> None:
+        if epoch == 0:
+            self._phase = 0
         self._start(self._pass_of(epoch))
 
     def _start(self, current: Pass) -> None:
         self._pass = current
-        self._whole = False
-        self._drawn = 0
+        self._whole = self._exhausted = self._finished = False
+        self._drawn, self._described = 0, -1
+        self._iterator = None
         self._passes += 1
 
     def _pass_of(self, epoch: int) -> Pass:

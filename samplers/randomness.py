@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -11,10 +12,10 @@ import torch
 from torch.utils.data import Dataset
 
 from samplers.permutation import words_from
-from samplers.settings import whole_number
+from samplers.settings import SettingTypeError, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["SeededRows", "seeded"]
 
@@ -68,10 +69,13 @@ class SeededRows(Dataset[Row_co], Generic[Row_co]):
         seed: any whole number.
 
     Raises:
-        ValueError: the seed is no whole number; on reading a row, no epoch was ever set.
+        ValueError: the seed is no whole number, or the dataset has no rows to index (`SettingTypeError`); on reading a
+            row, no epoch was ever set.
     """
 
     def __init__(self, dataset: Rows[Row_co], seed: int = 0) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise SettingTypeError(f"dataset={dataset!r} must have __len__ and __getitem__: give a map-style dataset")
         self.dataset = dataset
         self.seed = whole_number("seed", seed, remedy="give any whole number")
         self._epoch = torch.full((), -1, dtype=torch.int64)
@@ -81,21 +85,34 @@ class SeededRows(Dataset[Row_co], Generic[Row_co]):
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch for all processes that read this dataset."""
-        self._epoch.fill_(whole_number("epoch", epoch, minimum=0, remedy="count epochs from 0"))
+        """Choose the epoch for all processes that read this dataset; one inside that has `set_epoch` is told too."""
+        wanted = whole_number("epoch", epoch, minimum=0, remedy="count epochs from 0")
+        self._epoch.fill_(wanted)
+        if callable(tell := getattr(self.dataset, "set_epoch", None)):
+            tell(wanted)
 
     def __getitem__(self, index: int) -> Row_co:
+        row = operator.index(index)
         epoch = int(self._epoch)
         if epoch < 0:
             raise ValueError(
                 "epoch of SeededRows was never set, so every epoch would see the same randomness: give this dataset "
                 "to the sampler as its source, or call set_epoch before each pass"
             )
-        with seeded("row", self.seed, epoch, index):
-            return self.dataset[index % len(self.dataset)]
+        with seeded("row", self.seed, epoch, row):
+            return self.dataset[row % len(self.dataset)]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Row_co]:
+        """Read a batch row by row: the dataset's own way of reading one would draw without these seeds."""
+        return [self[index] for index in indices]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # A deep copy, or one read from a file, has an epoch of its own, which its workers must see.
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the dataset has, such as its classes."""
-        if name in {"dataset", "__setstate__"}:
-            raise AttributeError(name)
+        """Whatever else the dataset has, such as its classes, but not how python or torch would handle it."""
+        if name == "dataset" or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.dataset, name)

@@ -87,6 +87,7 @@ class FixedGlobalBatchStream:
         self._options = dict(loader_options or {})
         self._global_size_may_change = switch("allow_global_size_change", allow_global_size_change)
         self.epoch = 0
+        self._chosen = False  # whether set_epoch asked for the rest of a pass, even where nothing is left
         self._start(0)
 
     def _start(self, rows: int) -> None:
@@ -104,7 +105,7 @@ class FixedGlobalBatchStream:
 
     def _run(self, number: int) -> Iterator[Any]:
         yield from self._draw(number)
-        if number == self._passes and self._end == self._pass.first_row > 0:
+        if number == self._passes and self._end == self._pass.first_row > 0 and not self._chosen:
             # The state that was loaded stood at the very end of its epoch.
             self.epoch += 1
             self._start(0)
@@ -161,8 +162,13 @@ class FixedGlobalBatchStream:
         return self._pass.share(number)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass; the epoch of a loaded state keeps its position."""
+        """Choose the epoch of the next pass; the epoch of a loaded state keeps its position.
+
+        Where that position is the very end of the epoch, its pass is empty. Without this call such a pass would be
+        that of the next epoch.
+        """
         wanted = whole_number("epoch", epoch, minimum=0, remedy="count epochs from 0")
+        self._chosen = True
         if wanted != self.epoch or self._end is not None:
             self.epoch = wanted
             self._start(0)
@@ -206,7 +212,7 @@ class FixedGlobalBatchStream:
             whole_number(f"state[{key!r}]", state.get(key), minimum=0, remedy="the state is damaged; load another")
             for key in ("epoch", "rows")
         )
-        self.epoch = epoch
+        self.epoch, self._chosen = epoch, False
         self._start(rows)
 
     def _identity(self) -> dict[str, Any]:

@@ -283,6 +283,19 @@ def test_an_abandoned_pass_is_said_once_it_is_repeated(caplog):
     assert "epoch 0 was abandoned after 1 of 4 micro-batches and is repeated; call set_epoch" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("drawn", "described", "said"), [(4, None, "none of 4"), (5, 1, "2 of 4"), (5, None, None), (5, 3, None)]
+)
+def test_moving_on_without_a_word_from_training_is_said(drawn, described, said, caplog):
+    sampler = world(22, 5, 1)[0]
+    list(islice(sampler, drawn))
+    if described is not None:
+        sampler.share(described)
+    iter(sampler)
+    assert sampler.epoch == 1
+    assert [record.message.count(f"asked about: {said}") for record in caplog.records] == [1] * (said is not None)
+
+
 def test_an_order_with_the_same_seed_is_accepted():
     assert FixedGlobalBatchSampler(Shuffled(10, 3), 4, 0, 1, seed=3, min_per_device=1).order.seed == 3
 

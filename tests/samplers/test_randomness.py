@@ -1,12 +1,13 @@
 """Randomness of a row depends on seed, epoch and index alone."""
 
+import copy
 import pickle
 import random
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from samplers import FixedGlobalBatchSampler, Repeated, SeededRows, Sequential
 from samplers.randomness import seeded
@@ -89,6 +90,7 @@ def test_a_forgotten_epoch_is_noticed():
     ("call", "message"),
     [
         (lambda: SeededRows(Noisy(), seed="x"), "seed='x' is of type str"),
+        (lambda: SeededRows(5), "dataset=5 must have __len__ and __getitem__: give a map-style dataset"),
         (
             lambda: SeededRows(Noisy()).set_epoch(-1),
             "epoch=-1 is too small: it must be at least 0; count epochs from 0",
@@ -114,3 +116,50 @@ def test_an_order_tells_the_dataset_too():
     sampler.set_epoch(2)
     next(iter(sampler))
     assert int(data._epoch) == 2
+
+
+class Whole(Noisy):
+    """Reads a batch, is pickled and copied in ways of its own."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+    def __getstate__(self):
+        return {}
+
+    def __deepcopy__(self, memo):
+        return Whole()
+
+
+@pytest.mark.parametrize("data", [Subset(Noisy(), range(24)), Whole()])
+def test_a_dataset_that_reads_batches_is_seeded_all_the_same(data):
+    rows = SeededRows(data, seed=1)
+    plain = SeededRows(Noisy(), seed=1)
+    for dataset in (rows, plain):
+        dataset.set_epoch(3)
+    (found,) = DataLoader(rows, batch_size=24, collate_fn=list)
+    assert found == [plain[index] for index in range(24)]
+    assert rows.__getitems__([25]) == [plain[25]]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda rows: pickle.loads(pickle.dumps(rows))])
+def test_a_copy_is_seeded_and_has_an_epoch_that_workers_see(copied):
+    rows = SeededRows(Whole(), seed=1)
+    rows.set_epoch(2)
+    other = copied(rows)
+    assert type(other) is SeededRows
+    assert type(other.dataset) is Whole
+    assert other[5] == rows[5]
+    assert other._epoch.is_shared()
+
+
+def test_the_dataset_inside_is_told_the_epoch():
+    inner = SeededRows(Noisy(), seed=2)
+    SeededRows(inner).set_epoch(4)
+    assert int(inner._epoch) == 4
+
+
+def test_an_index_may_be_a_tensor():
+    rows = SeededRows(Noisy(), seed=1)
+    rows.set_epoch(0)
+    assert rows[torch.tensor(3)] == rows[3]

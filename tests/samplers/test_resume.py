@@ -149,6 +149,46 @@ def test_a_resumed_pass_that_is_abandoned_is_repeated_from_its_start():
     assert next(iter(sampler)) == first
 
 
+@pytest.mark.usefixtures("collected")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_chosen_again_after_its_resumed_pass_was_abandoned_keeps_its_position(workers):
+    data = list(range(24))
+    sampler = resumed(world(data, 4, 1)[0].state_dict(12), data, 4, 1)[0]
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=workers, prefetch_factor=4 if workers else None)
+    first = next(iter(loader)).tolist()
+    sampler.set_epoch(0)
+    assert len(loader) == 3
+    assert [rows.tolist() for rows in loader][0] == first  # noqa: RUF015 - the whole pass must be drawn
+
+
+@pytest.mark.parametrize("say", [lambda sampler: sampler.share(1), lambda sampler: sampler.state_dict(16)])
+def test_an_epoch_chosen_again_once_training_is_through_with_it_starts_at_its_beginning(say):
+    sampler = resumed(world(16, 4, 1)[0].state_dict(8), 16, 4, 1)[0]
+    list(sampler)
+    say(sampler)
+    sampler.set_epoch(0)
+    assert len(list(sampler)) == 4
+
+
+@pytest.mark.usefixtures("collected")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_len_does_not_change_while_a_resumed_pass_is_iterated_over(persistent):
+    data = list(range(24))
+    sampler = resumed(world(data, 4, 1)[0].state_dict(12), data, 4, 1)[0]
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=2, persistent_workers=persistent)
+    assert [len(loader) for _ in loader] == [3, 3, 3]
+    assert len(list(loader)) == len(loader) == 6
+
+
+def test_a_changed_global_size_with_carry_and_epoch_0_again_is_a_fresh_start():
+    fresh = world(22, 6, 1, tail="carry")[0]
+    after = world(22, 6, 1, tail="carry", allow_global_size_change=True)[0]
+    after.load_state_dict(world(22, 4, 1, tail="carry")[0].state_dict(4))
+    for epoch in (3, 0):
+        after.set_epoch(epoch)
+    assert [list(after) for _ in range(3)] == [list(fresh) for _ in range(3)]
+
+
 @pytest.mark.parametrize("done", [-4, 3, 9, 100, 2.0, True])
 def test_rows_done_must_lie_between_steps(done):
     with pytest.raises(ValueError, match=f"rows_done={done}"):

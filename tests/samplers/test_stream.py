@@ -157,6 +157,19 @@ def test_a_state_from_the_very_end_continues_with_the_next_epoch():
     assert after.epoch == 1
 
 
+def test_a_loop_that_chooses_epochs_trains_none_twice_after_a_state_from_the_very_end():
+    loader = stream(Shifted(), 8)
+    list(islice(loader, 3))
+    state = loader.state_dict(24)
+    after = stream(Shifted(), 8)
+    after.load_state_dict(state)
+    epochs = []
+    for epoch in range(after.epoch, 3):
+        after.set_epoch(epoch)
+        epochs += [after.epoch for _ in after]
+    assert epochs == [1, 1, 1, 2, 2, 2]
+
+
 def test_epochs_after_a_resumed_one_are_whole():
     loader = stream(Shifted(), 8)
     list(loader)
