@@ -10,8 +10,10 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from launcher.configure.command_line import parse
@@ -31,6 +33,7 @@ from launcher.processes.failures import (
     told_before,
 )
 from launcher.processes.group import device_of, from_rank_zero, leave, meet
+from launcher.processes.origin import users_place
 from launcher.processes.signals import end_on_sigterm, ignore_signals
 from launcher.processes.spawn import processes_of, start_processes
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
@@ -100,6 +103,9 @@ def main(arguments: list[str] | None = None) -> int:
         return WRONG_SETTINGS
     try:
         return _take_part(words, rank, store)
+    except KeyboardInterrupt:
+        _say("error: interrupted before the run began")
+        return FAILED
     finally:
         leave(store, rank)
 
@@ -142,8 +148,10 @@ def _prepare(words: list[str], rank: Rank) -> Instructions:
     from launcher.configure.run_folder import make_run_folder  # noqa: PLC0415
 
     line = parse(words)
+    if line.version:
+        return _answer(f"evenshard {_version()}, torch {torch.__version__}")
     if line.help:
-        return _answer(help_text())
+        return _answer(help_text(line.config_dir))
     check_syntax(line.overrides)
     if line.show:
         return _answer(compose.show_config(line))
@@ -153,7 +161,7 @@ def _prepare(words: list[str], rank: Rank) -> Instructions:
     if run.mode == "plan":
         return _answer(plan_text(run, replace(rank, world_size=world_size), composed.run_dir, notes))
     if world_size != rank.world_size:
-        start_processes(world_size, words)
+        return Instructions(exit_status=start_processes(world_size, words))
     folder = make_run_folder(composed.run_dir, composed.run_dir_is_new)
     if folder != composed.run_dir:
         run, notes = for_devices(compose.compose_run(line, folder).run, world_size)
@@ -189,6 +197,8 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -
         first, tells = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}"), True
     if tells:
         _say(first.words)
+        if error.__cause__ is not None and users_place(error.__cause__):
+            _say(f"       the traceback is in {run_dir}/rank_{rank.rank}.log")
     with suppress(OSError):  # the folder is full or gone; the user has read it
         if first.rank == rank.rank:
             tell_torchrun(first)
@@ -205,6 +215,13 @@ def _log_to(run_dir: Path, rank: Rank) -> None:
             f"hydra.run.dir={run_dir} cannot be written on {socket.gethostname()}: {error.strerror or error}; "
             "it must lie on a file system that all nodes share"
         ) from error
+
+
+def _version() -> str:
+    try:
+        return version("evenshard")
+    except PackageNotFoundError:
+        return "from a clone"
 
 
 def _answer(text: str) -> Instructions:

@@ -9,27 +9,30 @@ from pathlib import Path
 
 import torch
 
+from launcher.checkpoints.state import load_weights
 from launcher.configure.devices import in_config_words, plan_of
-from launcher.configure.parts import build_dataset
+from launcher.configure.parts import Parts, build_optimizer, build_parts, build_scheduler
 from launcher.configure.schema import RunConfig
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
+from launcher.training.stop import StopRule
 
 
 def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> str:
-    """Batch plan, ranks, rows and folder as text; the training rows are opened to count them.
+    """Batch plan, ranks, rows and folder as text; everything that a run needs is built, and nothing is started.
 
     Raises:
-        SettingsError: where the rows cannot be opened or make no step.
+        SettingsError: where the run could not start.
     """
-    dataset = build_dataset(run, "train")
+    parts = build_parts(replace(run, mode="train"), torch.device("cpu"))
     plan = plan_of(run.batch, rank.world_size)
     try:
-        report = plan.report(len(dataset), run.batch.tail)  # type: ignore[arg-type]
+        report = plan.report(len(parts.train), run.batch.tail)  # type: ignore[arg-type]
     except ValueError as error:
         raise SettingsError(in_config_words(str(error))) from error
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
+    _check_rest(run, parts, steps)
     shares = [f"  rank {rank}         {_rows(plan.micro_batches(rank))}" for rank in range(min(plan.active, 16))]
     more = [f"  ... and {plan.active - len(shares)} more"] if plan.active > len(shares) else []
     return "\n".join(
@@ -44,6 +47,14 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
             "mode=plan: nothing was started, nothing was written",
         ]
     )
+
+
+def _check_rest(run: RunConfig, parts: Parts, steps: int) -> None:
+    """Build, load and read what a run would only get to later."""
+    build_scheduler(run, build_optimizer(run, parts.model), steps)
+    StopRule.parse(run.trainer.stop_when, [] if parts.test is None else ["loss", *parts.metrics])
+    if run.checkpoint.load:
+        load_weights(parts.model, run.checkpoint.load)
 
 
 def _devices(run: RunConfig, rank: Rank) -> str:

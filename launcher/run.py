@@ -137,6 +137,8 @@ def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[No
     backend = (
         {"cuda": "nccl", "cpu": "gloo"}[context.device.type] if run.launch.backend == "auto" else run.launch.backend
     )
+    if backend == "nccl" and context.device.type != "cuda":
+        raise SettingsError("launch.backend=nccl needs CUDA devices, and this run has none; set launch.backend=gloo")
     with process_group(context.store, context.rank, world_size, backend, context.device, run.launch.timeout_s):
         yield
 

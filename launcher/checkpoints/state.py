@@ -105,7 +105,10 @@ def _check_names(model: nn.Module, weights: Mapping[str, Tensor], place: Path) -
         *([_few(shapes)] if shapes else []),
     ]
     if found:
-        raise SettingsError(f"checkpoint.load={place}: weights of another model: {'; '.join(found)}")
+        raise SettingsError(
+            f"checkpoint.load={place}: weights of another model: {'; '.join(found)}; give the settings of the run that "
+            "they come from, as its config.yaml has them"
+        )
 
 
 def _few(names: list[str], limit: int = 3) -> str:

@@ -118,7 +118,10 @@ def _check_names(option: str, node: Node, target: Any, own: Node) -> None:
     for name in own:
         if name not in parameters:
             hint = closest(name, parameters) or f"; it takes {', '.join(parameters) or 'nothing'}"
-            raise SettingsError(f"{option}.{name}: {node['_target_']} takes no argument {name!r}{hint}")
+            raise SettingsError(
+                f"{option}.{name}: {node['_target_']} takes no argument {name!r}{hint} If it comes from the config of "
+                f"another _target_, remove it with ~{option}.{name}"
+            )
 
 
 def _check_call(option: str, node: Node, target: Any, arguments: tuple[Any, ...], own: Node) -> None:

@@ -27,6 +27,7 @@ class CommandLine:
         show: ``job``, ``hydra`` or ``all`` to print the composed config and stop.
         resolve: print it with interpolations resolved.
         help: print the help and stop.
+        version: print the versions and stop.
     """
 
     overrides: tuple[str, ...]
@@ -35,6 +36,7 @@ class CommandLine:
     show: str | None = None
     resolve: bool = False
     help: bool = False
+    version: bool = False
 
     @property
     def notes(self) -> list[str]:
@@ -52,6 +54,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> _Parser:
     parser = _Parser(prog="launcher", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--version", action="store_true")
     parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
@@ -76,7 +79,7 @@ def parse(arguments: list[str]) -> CommandLine:
             "--multirun: sweeps are not part of this version; give one value per key and start each run"
         )
     return CommandLine(
-        tuple(found.overrides), found.config_name, found.config_dir, found.cfg, found.resolve, found.help
+        tuple(found.overrides), found.config_name, found.config_dir, found.cfg, found.resolve, found.help, found.version
     )
 
 
@@ -87,5 +90,5 @@ def _refuse_flag(word: str, parser: argparse.ArgumentParser) -> NoReturn:
             f"{word}: ranks are read from the environment; start with torchrun instead of torch.distributed.launch"
         )
     flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - no public list exists
-    hint = closest(name, flags) or f"; settings are given without dashes: {word.lstrip('-')}"
+    hint = closest(name, flags, 0.75) or "; settings are given without dashes, as in optimizer.lr=0.1"
     raise SettingsError(f"unknown flag {name}{hint}")

@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from launcher.configure.command_line import CommandLine
 from launcher.configure.explain import explain, first_line, no_such_key
@@ -24,6 +25,7 @@ from launcher.processes.errors import SettingsError
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PATHS = ("data.root", "checkpoint.load")
+COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def compose_config(line: CommandLine, folder: Path | None = None) -> DictConfig:
             _add_config_dir(line.config_dir)
         try:
             config = compose(line.config_name, list(line.overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError) as error:
+        except COMPOSING as error:
             raise SettingsError(explain(line, error, _folders(line))) from error
     unknown = next(_unknown_keys(config), None)
     if unknown:
@@ -103,16 +105,24 @@ def to_yaml(run: RunConfig) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(asdict(run)))
 
 
-def config_groups() -> dict[str, list[str]]:
-    """The shipped choices: group -> names."""
-    groups = sorted(p for p in config_dir().iterdir() if p.is_dir() and not p.name.startswith("_"))
-    return {g.name: sorted(f.stem for f in g.glob("*.yaml")) for g in groups}
+def config_groups(own: str | None = None) -> dict[str, list[str]]:
+    """The choices, shipped and in a folder of one's own: group -> names."""
+    groups: dict[str, list[str]] = {}
+    for folder in (config_dir(), *([Path(own)] if own else [])):
+        for file in sorted(folder.glob("*/*.yaml")):
+            groups.setdefault(file.parent.name, []).append(file.stem)
+    return groups
 
 
 def _add_config_dir(folder: str) -> None:
     path = Path(folder).absolute()
     if not path.is_dir():
         raise SettingsError(f"--config-dir={folder}: there is no folder {path}")
+    for file in sorted(path.rglob("*.yaml")):
+        if (config_dir() / file.relative_to(path)).exists():
+            raise SettingsError(
+                f"--config-dir={folder}: {file.relative_to(path)} is a shipped config too: rename yours"
+            )
     loader = GlobalHydra.instance().config_loader()
     search_path = loader.get_search_path()
     search_path.append("command-line", f"file://{path}", anchor=SearchPathQuery("main", None))

@@ -17,6 +17,7 @@ from launcher.processes.errors import SettingsError, closest
 
 PARTS = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "data.train", "data.order", "data.test")
 FREE = (*PARTS, "ddp", "vars")
+HEADER = "; the first line of a config in experiment/ must be `# @package _global_`"
 
 
 def check_syntax(overrides: tuple[str, ...]) -> None:
@@ -38,23 +39,34 @@ def check_syntax(overrides: tuple[str, ...]) -> None:
 
 def explain(line: CommandLine, error: Exception, folders: str) -> str:
     """Put Hydra's error into words; ``folders`` are those that hold configs."""
-    if isinstance(error, HydraException) and error.__cause__ is not None:
-        cause: BaseException = error.__cause__
-    else:
-        cause = error
-    match = re.match(r"Could not override '(.*)'", str(error))
-    if match:
-        inner = str(getattr(cause, "full_key", ""))
-        return _explain_key(line, inner if _within(inner, match[1]) else match[1])
+    wrapped = isinstance(error, HydraException) and error.__cause__ is not None
+    cause: BaseException = error.__cause__ if wrapped and error.__cause__ else error
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == line.config_name:
         return f"--config-name={line.config_name}: there is no config {line.config_name}.yaml in {folders}"
-    merging = re.match(r"Error merging override (.*)", str(error))
-    if merging:
-        return f"{merging[1]}: {first_line(cause)}"
-    missing = re.match(r"In '.*': Could not find '(.*?)/(.*)'", str(error))
-    if missing:
-        return _explain_choice(missing[1], missing[2], str(error))
-    return str(error).strip()
+    found = _of_override(line, str(error), cause) or _of_file(str(error), cause)
+    return found or " ".join(str(error).split())
+
+
+def _of_override(line: CommandLine, text: str, cause: BaseException) -> str | None:
+    """What is wrong with an override, where that is the matter."""
+    inner = str(getattr(cause, "full_key", ""))
+    if match := re.match(r"Could not override '(.*)'", text):
+        return _explain_key(line, inner if _within(inner, match[1]) else match[1])
+    if match := re.match(r"Error merging override (.*)", text):
+        return f"{match[1]}: {first_line(cause)}"
+    if text.startswith("Ambiguous value"):
+        return f"{text.splitlines()[0]}; give one value, a list as key=[a,b], or quote it: key='a,b'"
+    return None
+
+
+def _of_file(text: str, cause: BaseException) -> str | None:
+    """What is wrong with a config file, or with the choice of one, where that is the matter."""
+    key = str(getattr(cause, "full_key", ""))
+    if key and re.search(r"Key '.*' not in ", str(cause)):
+        return no_such_key(key, known_keys()) + (HEADER if key == "experiment" else "")
+    if match := re.match(r"In '.*': Could not find '(.*?)/(.*)'", text):
+        return _explain_choice(match[1], match[2], text)
+    return None
 
 
 def no_such_key(key: str, known: list[str]) -> str:
@@ -62,16 +74,20 @@ def no_such_key(key: str, known: list[str]) -> str:
     parent = key.rpartition(".")[0]
     siblings = [k.rpartition(".")[2] for k in known if parent and k.rpartition(".")[0] == parent]
     rest = f"; {parent} has {', '.join(siblings)}" if siblings else "; values of your own go under vars"
-    return f"there is no setting {key}{closest(key, known) or rest}"
+    same_name = [k for k in known if k.rpartition(".")[2] == key]
+    hint = f"; did you mean {same_name[0]!r}?" if same_name else closest(key, known)
+    return f"there is no setting {key}{hint or rest}"
 
 
 def _explain_key(line: CommandLine, key: str) -> str:
     """Why ``key`` cannot be overridden: it is misspelled, or the chosen config does not have it yet."""
     present = [k for k in (*known_keys(), *_keys_without(line, key)) if not _within(key, k)]
     addable = any(_within(key, free) for free in FREE)
-    hint = closest(key, present)
     if not addable:
         return no_such_key(key, present)
+    parent, _, name = key.rpartition(".")
+    siblings = [k.rpartition(".")[2] for k in present if k.rpartition(".")[0] == parent]
+    hint = closest(name, siblings).replace("'", f"'{parent}.", 1)
     return f"{key} is not in the chosen config{hint}{' Or' if hint else ';'} to add it: +{key}=..."
 
 

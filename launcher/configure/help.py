@@ -14,14 +14,15 @@ from launcher.configure.schema import RunConfig
 FLAGS = """\
   --help, -h            this text
   --cfg job|hydra|all   print the composed config and stop; --resolve fills interpolations in
+  --version             versions of evenshard and torch
   --config-dir DIR      a folder with configs of your own
   --config-name NAME    the primary config (config)"""
 WIDTH = 42
 
 
-def help_text() -> str:
-    """The whole text."""
-    groups = [f"  {name:<12}{', '.join(choices)}" for name, choices in config_groups().items() if choices]
+def help_text(config_dir: str | None = None) -> str:
+    """The whole text; ``config_dir`` is a folder of the user's own configs."""
+    groups = [f"  {name:<12}{', '.join(choices)}" for name, choices in config_groups(config_dir).items()]
     return "\n".join(
         [
             "The same training run on any number of devices.",
@@ -29,6 +30,7 @@ def help_text() -> str:
             f"\nFlags\n{FLAGS}",
             "\nChoices (group=choice)",
             *groups,
+            "\nThe settings of the chosen model, optimizer, ... (such as optimizer.lr) are shown by --cfg job.",
             "\nSettings (key=value; keys that a config does not have yet: +key=value)",
             *settings_text(RunConfig),
         ]

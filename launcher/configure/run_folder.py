@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from launcher.observe.status import read_status
 from launcher.processes.errors import SettingsError
 
 CONFIG = "config.yaml"
@@ -24,6 +25,8 @@ def make_run_folder(path: Path, always_new: bool) -> Path:
     try:
         folder = _first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
+        if _never_began(folder):
+            (folder / CONFIG).unlink()
         (folder / CONFIG).open("x").close()
     except FileExistsError as error:
         raise SettingsError(
@@ -32,6 +35,12 @@ def make_run_folder(path: Path, always_new: bool) -> Path:
     except OSError as error:
         raise SettingsError(f"hydra.run.dir={path} cannot be used: {error.strerror or error}") from error
     return folder
+
+
+def _never_began(folder: Path) -> bool:
+    """Whether the folder holds nothing but a run that failed before its first step."""
+    status = read_status(folder)
+    return (folder / CONFIG).exists() and status.state == "failed" and status.step == 0
 
 
 def _first_free(path: Path) -> Path:

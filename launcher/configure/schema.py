@@ -218,7 +218,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check what several sections must agree on."""
         one_of("mode", self.mode, MODES)
-        for name in ("model", "task", "optimizer") if self.mode == "train" else ("model", "task"):
+        for name in ("model", "task") if self.mode == "evaluate" else ("model", "task", "optimizer"):
             if "_target_" not in getattr(self, name):
                 raise SettingsError(
                     f"{name} has no _target_: choose one of conf/{name}/, e.g. {name}=NAME, or give {name}._target_"

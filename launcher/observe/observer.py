@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -68,6 +69,7 @@ class RunObserver(Observer):
         self, run_dir: Path, status: Status, last_step: int = 0, epochs: int = 0, evaluates: bool = True
     ) -> None:
         self._evaluates = evaluates
+        self._warned = False
         self._run_dir = run_dir
         self._status = status
         self._last_step = last_step
@@ -104,6 +106,9 @@ class RunObserver(Observer):
         self._since = (now, done.rows)
         speed = (done.rows - rows) / (now - before)
         self._record(done, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
+        if not math.isfinite(values["loss"]) and not self._warned:
+            self._warned = True
+            log.warning("train/loss is %s at step %d: nothing is learned from here on", values["loss"], done.step)
         if not self._evaluates:
             log.info("%s", self._line(done))
         self._bar.update(self._task, completed=done.step, description=f"epoch {done.epoch + 1}/{self._epochs}")

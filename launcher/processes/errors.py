@@ -14,13 +14,13 @@ class SettingsError(Exception):
     """The user's settings are wrong: the message is for the user, ends with exit status 2 and shows no traceback."""
 
 
-def closest(word: str, known: Iterable[str]) -> str:
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """``"; did you mean 'x'?"`` for the known word that looks most like ``word``, or an empty string.
 
     >>> closest("modle", ["mode", "model"])
     "; did you mean 'model'?"
     """
-    found = get_close_matches(word, list(known), n=5, cutoff=0.6)
+    found = get_close_matches(word, list(known), n=5, cutoff=cutoff)
     swapped = [name for name in found if sorted(name) == sorted(word)]
     return f"; did you mean {(swapped or found)[0]!r}?" if found else ""
 

@@ -33,6 +33,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, rank: int) -> Failure:
         """Describe ``error`` as it was raised on ``rank``."""
+        if isinstance(error, KeyboardInterrupt):
+            return cls(rank, type(error).__name__, str(error) or "interrupted", "", FAILED)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         status = WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
         return cls(rank, type(error).__name__, str(error), text, status)

@@ -8,21 +8,33 @@ import sysconfig
 from pathlib import Path
 from types import TracebackType
 
-OWN_CODE = Path(__file__).resolve().parent.parent
+import samplers
+
+OWN_CODE = (Path(__file__).resolve().parent.parent, Path(samplers.__file__).resolve().parent)
 LIBRARIES = (
     *(Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "purelib", "platlib")),
     Path(site.getusersitepackages()).resolve(),
 )
 
 
+MISFITS = (RuntimeError, ValueError, TypeError, IndexError, OSError)
+"""What libraries raise for arguments that do not fit; anything else under the user's code is the user's bug."""
+
+
 def is_users_own(error: BaseException) -> bool:
     """Whether ``error`` comes from the user's own code rather than from how a library was used.
 
-    It does where the innermost frame is neither ours nor a library's. A RuntimeError that torch raised from an
-    operation in such a frame, as for shapes that do not fit, counts as the library's.
+    It does where the user's code raised it, or where it went through the user's code and is of a kind that libraries
+    do not raise for arguments that do not fit. A RuntimeError that torch raised from an operation in the user's code,
+    as for shapes that do not fit, counts as the library's.
     """
+    frames = [frame for frame in _frames(error) if _is_users(frame.tb_frame.f_code.co_filename)]
+    if not frames:
+        return False
+    if not isinstance(error, MISFITS):
+        return True
     last = _frames(error)[-1]
-    if not _is_users(last.tb_frame.f_code.co_filename):
+    if last is not frames[-1]:
         return False
     raised = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
     return raised or not isinstance(error, RuntimeError)
@@ -47,4 +59,4 @@ def _frames(error: BaseException) -> list[TracebackType]:
 
 def _is_users(file: str) -> bool:
     path = Path(file)
-    return path.exists() and not any(path.resolve().is_relative_to(home) for home in (OWN_CODE, *LIBRARIES))
+    return path.exists() and not any(path.resolve().is_relative_to(home) for home in (*OWN_CODE, *LIBRARIES))

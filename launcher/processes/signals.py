@@ -36,7 +36,10 @@ def ignore_signals() -> None:
 
 
 def _raise(number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated(f"ended by {signal.Signals(number).name}")
+    raise Terminated(
+        f"ended by {signal.Signals(number).name}, which torchrun sends when another rank has failed or when it is told "
+        "to end"
+    )
 
 
 def _end_after_grace(reader: socket.socket, _writer: socket.socket) -> None:

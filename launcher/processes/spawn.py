@@ -1,13 +1,13 @@
-"""Starting the ranks of this node from one process, by torchrun."""
+"""Starting the ranks of this node from one process, by torch's elastic agent."""
 
 from __future__ import annotations
 
-import os
+import logging
 import sys
-from typing import NoReturn
+import uuid
 
 from launcher.processes.environment import Rank
-from launcher.processes.errors import SettingsError
+from launcher.processes.errors import FAILED, FINISHED, WRONG_SETTINGS, SettingsError
 
 
 def processes_of(asked: int | None, rank: Rank) -> int:
@@ -30,11 +30,27 @@ def processes_of(asked: int | None, rank: Rank) -> int:
     return asked
 
 
-def start_processes(count: int, words: list[str]) -> NoReturn:
-    """Become a torchrun that starts ``count`` ranks with the same command line."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # By its address the agent is found also where the name of this host does not resolve.
-    flags = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "launcher"]
-    os.execv(sys.executable, [*torchrun, *words])  # noqa: S606 - no shell is wanted
+def start_processes(count: int, words: list[str]) -> int:
+    """Run ``count`` ranks with the same command line under torch's elastic agent; the first failure's exit status."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415 - slow to import
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks tell what went wrong
+    agent = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",  # found also where the name of this host does not resolve
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(agent, sys.executable)("-m", "launcher", *words)
+    except ChildFailedError as error:
+        return FAILED if error.get_first_failure()[1].exitcode != WRONG_SETTINGS else WRONG_SETTINGS
+    except (SignalException, KeyboardInterrupt):
+        return FAILED
+    return FINISHED

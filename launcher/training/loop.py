@@ -88,15 +88,20 @@ class Training:
                 loss, rows = self.stepper.step(micro_batches)
                 window.add(loss, rows)
                 done = Done(done.step + 1, epoch, done.rows + rows)
-                if done.step % self.limits.log_every == 0 or done.step == self.limits.last_step:
-                    self.observer.trained(done, {"loss": window.close(), "lr": rate})
+                if done.step % self.limits.log_every == 0:
+                    self._tell(done, window, rate)
                 if done.step == self.limits.last_step:
                     break
+            self._tell(done, window, rate)
             if self._evaluation_stops(done, epoch):
                 state = "stopped"
             if state == "stopped" or done.step == self.limits.last_step:
                 break
         return state, done
+
+    def _tell(self, done: Done, window: Window, rate: float) -> None:
+        if window.rows:
+            self.observer.trained(done, {"loss": window.close(), "lr": rate})
 
     def _evaluation_stops(self, done: Done, epoch: int) -> bool:
         """Evaluate where it is due; whether the results fulfil the rule to stop."""

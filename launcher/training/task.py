@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+PAIR = 2
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -55,6 +57,11 @@ class Supervised:
 
     def score(self, model: nn.Module, batch: Any) -> Scores:
         """One loss per row, the model's prediction and the target."""
+        if not isinstance(batch, tuple | list) or len(batch) != PAIR:
+            raise ValueError(
+                f"a batch of launcher.training.task.Supervised is (inputs, target), found {type(batch).__name__} of "
+                f"{len(batch)}: let the dataset give pairs, or bring a task of your own"
+            )
         inputs, target = batch
         prediction = model(inputs)
         losses = self._loss(prediction, target)

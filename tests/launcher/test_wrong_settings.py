@@ -32,7 +32,7 @@ WRONG = [
     ("--local_rank=0", "--local_rank=0: ranks are read from the environment; start with torchrun"),
     ("--local-rank=1", "--local-rank=1: ranks are read from the environment; start with torchrun"),
     ("--hepl", "unknown flag --hepl; did you mean '--help'?"),
-    ("--epochs=3", "unknown flag --epochs; settings are given without dashes: epochs=3"),
+    ("--epochs=3", "unknown flag --epochs; settings are given without dashes, as in optimizer.lr=0.1"),
     ("--cfg=jbo", "argument --cfg/-c: invalid choice: 'jbo'"),
     ("--multirun", "--multirun: sweeps are not part of this version"),
     ("--config-dir=nowhere", "--config-dir=nowhere: there is no folder "),
