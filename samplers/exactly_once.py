@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from samplers.agreement import compares_ranks
 from samplers.dealt import DealtSampler
-from samplers.orders import sequential_order
+from samplers.orders import prepare_all, sequential_order, settled_order
 from samplers.ranks import resolve_ranks
 from samplers.settings import whole_number
 
@@ -45,7 +46,8 @@ class ExactlyOnceSampler(DealtSampler):
         self.rank, self.world_size = resolve_ranks(rank, world_size)
         self._world_size = self.world_size
         self._most_rows = whole_number("batch_size", batch_size, minimum=1, remedy="give the most rows of a batch")
-        self.order = sequential_order(source)
+        self._prepares = compares_ranks(None, left_out=rank is None, world_size=self.world_size)
+        self.order = settled_order(sequential_order(source), type(self).__name__)
         self.n = len(self.order)
 
     @property
@@ -58,7 +60,9 @@ class ExactlyOnceSampler(DealtSampler):
         return (self.rows + self._most_rows - 1) // self._most_rows
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Evaluate from the first row on."""
+        """Evaluate from the first row on; where a torch sampler draws, rank 0 does so for all, and all must iterate."""
+        if self._prepares:
+            prepare_all(self.order, [0])
         step = max(1, _AHEAD // self._most_rows) * self._most_rows
         for first in range(0, self.rows, step):
             turns = np.arange(first, min(first + step, self.rows), dtype=np.int64)

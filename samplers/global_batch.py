@@ -10,11 +10,11 @@ from torch.utils.data import Sampler
 
 from samplers.agreement import check_agreement, compares_ranks
 from samplers.dealt import DealtSampler
-from samplers.orders import FromSampler, fitting_order, shuffled_order
+from samplers.orders import fitting_order, prepare_all, shuffled_order
 from samplers.passes import Pass, Share, check_pad_weight, check_tail
 from samplers.plan import BatchPlan
 from samplers.ranks import resolve_ranks
-from samplers.settings import switch, whole_number
+from samplers.settings import SettingTypeError, switch, whole_number
 from samplers.state import VERSION, Position, check_matches, read_position
 
 if TYPE_CHECKING:
@@ -89,11 +89,12 @@ class FixedGlobalBatchSampler(DealtSampler):
         self.order = fitting_order(shuffled_order(source, seed), self.plan.global_size, tail)
         self.n = len(self.order)
         self.tail = check_tail(self.plan, self.n, tail)
-        self._tell_epoch = _epoch_setter(source if dataset is None else dataset)
+        self._tell_epoch = _epoch_setter(dataset, source)
         self._pad_counts = check_pad_weight(pad_weight)
         self._global_size_may_change = switch("allow_global_size_change", allow_global_size_change)
         self._phase = 0  # with `carry`: where global batches are cut in the endless row of epochs, modulo global_size
         self._whole = False
+        self._reported = self._said = False
         self._passes = 0
         self._drawn = 0
         self._exhausted = False  # whether its iterator has said that there is no more
@@ -149,10 +150,20 @@ class FixedGlobalBatchSampler(DealtSampler):
     def _begin(self, current: Pass) -> None:
         if self._compares:
             check_agreement({**self._identity(), "pass": current.facts()})
-            if isinstance(self.order, FromSampler):
-                for epoch in ([current.epoch - 1] if current.carried else []) + [current.epoch]:
-                    self.order.prepare(epoch)
+            prepare_all(self.order, [current.epoch - 1, current.epoch] if current.carried else [current.epoch])
         self._tell_epoch(current.epoch)
+        self._say_left_out()
+
+    def _say_left_out(self) -> None:
+        """Say once, on rank 0, which rows no epoch has; who has read the report knows of the tail."""
+        if self.rank or self._said:
+            return
+        dropped = 0 if self._reported else self.report().rows_dropped
+        if dropped:
+            _log.info("tail=%r leaves %d of %d rows out of every epoch", self.tail, dropped, self.n)
+        if unused := getattr(self.order, "rows_left_out", 0):
+            _log.info("%s leaves %d rows out of every epoch", type(self.order).__name__, unused)
+        self._said = True
 
     def __len__(self) -> int:
         """Micro-batches that iterating will yield on this rank, exactly; of the current pass while it is iterated over.
@@ -208,6 +219,7 @@ class FixedGlobalBatchSampler(DealtSampler):
 
     def report(self) -> PlanReport:
         """Describe an epoch of this sampler: data in fields, text by `str()`."""
+        self._reported = True
         return self.plan.report(self.n, self.tail)
 
     def state_dict(self, rows_done: int | None = None) -> dict[str, Any]:
@@ -263,7 +275,7 @@ class FixedGlobalBatchSampler(DealtSampler):
         if allow_global_size_change is not None:
             may_change = switch("allow_global_size_change", allow_global_size_change)
         check_matches(state, self._identity(), global_size_may_change=may_change)
-        position = read_position(state, self.n)
+        position = read_position(state, self.n, self.tail)
         self._phase = (position.epoch * self.n - position.carried + position.rows) % self.plan.global_size
         self._start(self._pass_at(position))
         if self._pass.steps == 0:
@@ -306,10 +318,13 @@ class FixedGlobalBatchSampler(DealtSampler):
         )
 
 
-def _epoch_setter(dataset: object) -> Callable[[int], object]:
+def _epoch_setter(dataset: object, source: object) -> Callable[[int], object]:
     """What tells a dataset its epoch; nothing for one that does not ask, or for a sampler, which is no dataset."""
-    setter = getattr(dataset, "set_epoch", None)
-    return setter if callable(setter) and not isinstance(dataset, Sampler) else _ignore
+    if dataset is not None and not (hasattr(dataset, "__getitem__") or hasattr(dataset, "set_epoch")):
+        raise SettingTypeError(f"dataset={dataset!r} is no dataset: give the one whose rows are drawn, or leave it out")
+    told = source if dataset is None else dataset
+    setter = getattr(told, "set_epoch", None)
+    return setter if callable(setter) and not isinstance(told, Sampler) else _ignore
 
 
 def _ignore(_epoch: int) -> None:

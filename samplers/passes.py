@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from samplers.settings import whole_number
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -53,7 +55,7 @@ def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
         ValueError: the tail is unknown, or leaves no global batch in `n` rows.
     """
     if not isinstance(tail, str) or tail not in TAILS:
-        raise ValueError(f"tail={tail!r} is unknown: it must be one of {', '.join(TAILS)}")
+        raise ValueError(f"tail={tail!r} is unknown: it must be one of {', '.join(TAILS)}; 'pad' keeps every row")
     if n >= plan.global_size or tail == "pad" or (tail == "spread" and plan.fits(n)):
         return tail
     reason = ""
@@ -67,9 +69,8 @@ def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
 
 def check_pad_weight(value: object) -> bool:
     """Return whether padded rows count; raise a ValueError for anything but 0 and 1."""
-    if isinstance(value, bool) or value not in (0, 1):
-        raise ValueError(f"pad_weight={value!r}: it must be 0 (padded rows do not count) or 1 (they count)")
-    return bool(value)
+    remedy = "give 0 (padded rows do not count) or 1 (they count)"
+    return bool(whole_number("pad_weight", value, minimum=0, maximum=1, remedy=remedy))
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,10 @@ class PlanReport:
 
     def steps(self, epochs: int) -> int:
         """Optimizer steps of the first `epochs` epochs."""
+        count = whole_number("epochs", epochs, minimum=0, remedy="give the epochs to train")
         if self.tail == "carry":
-            return self.n * epochs // self.global_size
-        return self.steps_per_epoch * epochs
+            return self.n * count // self.global_size
+        return self.steps_per_epoch * count
 
     def __str__(self) -> str:
         return "\n".join([*self._head(), self._tail_line()])
@@ -66,10 +67,11 @@ class PlanReport:
     def _head(self) -> list[str]:
         idle = f", {self.ranks_idle} of {self.world_size} idle" if self.ranks_idle else ""
         whole, rest = divmod(self.n, self.global_size)
+        ranks = f"{self.ranks_working} rank" + "s" * (self.ranks_working > 1)
         share = _span(self.smallest_share, self.largest_share)
         micro = _span(self.smallest_micro_batch, self.largest_micro_batch)
         return [
-            f"global batch     {self.global_size} rows = {self.ranks_working} ranks x {share} rows{idle}",
+            f"global batch     {self.global_size} rows = {ranks} x {share} rows{idle}",
             f"micro-batches    {self.micro_batches_per_step} per step on every rank, {micro} rows each",
             f"epoch            {self.n} rows = {whole} x {self.global_size} + {rest}: {self.steps_per_epoch} steps",
         ]

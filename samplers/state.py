@@ -51,8 +51,8 @@ def check_matches(state: Mapping[str, Any], own: Mapping[str, Any], *, global_si
     raise ValueError(f"the state does not fit this sampler ({sides}): {remedy}")
 
 
-def read_position(state: Mapping[str, Any], n: int) -> Position:
-    """Return the position in `state`, checked to lie within an epoch of `n` rows."""
+def read_position(state: Mapping[str, Any], n: int, tail: str) -> Position:
+    """Return the position in `state`, checked to lie within an epoch of `n` rows under `tail`."""
     remedy = "the state is damaged; load another"
     epoch, rows, carried = (
         whole_number(f"state[{key!r}]", state.get(key), minimum=0, remedy=remedy)
@@ -60,4 +60,10 @@ def read_position(state: Mapping[str, Any], n: int) -> Position:
     )
     if rows > n + carried:
         raise ValueError(f"state['rows']={rows} exceeds the {n + carried} rows of its epoch: {remedy}")
+    # Not below the global size: the rows may have been carried under another one.
+    most = n - 1 if tail == "carry" and epoch else 0
+    if carried > most:
+        raise ValueError(
+            f"state['carried']={carried} is too large: tail={tail!r}, epoch={epoch} and n={n} allow {most}; {remedy}"
+        )
     return Position(epoch, rows, carried)

@@ -84,6 +84,11 @@ class Bucketed(SizedOrder):
     def __len__(self) -> int:
         return self._lengths.size
 
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self._lengths.size
+
     def _list(self, epoch: int) -> Integers:
         n, size = len(self), self._size()
         whole = n // size * size
@@ -115,7 +120,9 @@ class Grouped(SizedOrder):
 
     def __init__(self, groups: Any, seed: int = 0, *, global_size: int | None = None, leftover: str = "drop") -> None:
         if leftover not in ("drop", "repeat"):
-            raise ValueError(f"leftover={leftover!r} is unknown: it must be 'drop' or 'repeat'")
+            raise ValueError(
+                f"leftover={leftover!r} is unknown: it must be 'drop' or 'repeat'; 'repeat' keeps every row"
+            )
         self.leftover = leftover
         self._codes, _ = as_codes("groups", groups)
         self._sizes = np.bincount(self._codes)
@@ -132,6 +139,11 @@ class Grouped(SizedOrder):
 
     def __len__(self) -> int:
         return int(self._batches().sum()) * self._size()
+
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self._codes.size
 
     @property
     def rows_left_out(self) -> int:

@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from samplers.settings import SettingTypeError
 
@@ -78,8 +79,8 @@ def digest(column: NDArray[Any]) -> str:
 
 def _column(option: str, values: Any) -> NDArray[Any]:
     try:
-        column = np.asarray(values)
-    except (TypeError, ValueError) as error:
+        column = np.asarray(values.detach() if isinstance(values, torch.Tensor) else values)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise SettingTypeError(f"{option} of type {type(values).__name__} is no column of values: {error}") from error
     if column.ndim != 1 or column.size == 0:
         raise ValueError(

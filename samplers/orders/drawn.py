@@ -9,17 +9,23 @@ import torch
 from torch import distributed
 from torch.utils.data import BatchSampler
 
+from samplers.orders.columns import digest
 from samplers.orders.plain import check_seed
 from samplers.permutation import words_from
 from samplers.randomness import seeded
 from samplers.settings import SettingTypeError, whole_number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.utils.data import Sampler
 
     from samplers.permutation import Integers
 
 __all__ = ["FromSampler", "deals_to_ranks"]
+
+_SETTINGS = ("weights", "indices", "num_samples", "replacement")
+"""Attributes of samplers, torch's and those like them, that say which rows they draw."""
 
 
 class FromSampler:
@@ -51,11 +57,15 @@ class FromSampler:
                 f"source={kind} is a sampler that yields batches: give the sampler inside it, and the size of a batch "
                 "as global_size"
             )
+        if isinstance(sampler, str | bytes) or not hasattr(sampler, "__iter__"):
+            raise SettingTypeError(f"source={sampler!r} is no sampler: give one that yields the indices of rows")
         size = len(sampler) if hasattr(sampler, "__len__") else None
         self._n = whole_number(f"source={kind}: n", size, minimum=1, remedy="give a sampler with __len__ and rows")
         self.sampler = sampler
         self.seed = check_seed(seed)
-        # The last two epochs, replaced as a whole: a carried tail belongs to the epoch before.
+        # Of when it was made: a sampler may change while it is drawn from.
+        self._settings = _settings(sampler)
+        # The epochs that were prepared, or the last two, replaced as a whole: a carried tail is of the epoch before.
         self._kept: dict[int, Integers] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,25 +82,34 @@ class FromSampler:
             self._keep(epoch, drawn)
         return drawn[positions]
 
-    def prepare(self, epoch: int) -> None:
-        """Have rank 0 of torch.distributed draw `epoch` for all ranks; every rank must call this."""
-        drawn: list[Integers | None] = [None]
+    def prepare(self, epochs: Sequence[int]) -> None:
+        """Have rank 0 of torch.distributed draw `epochs` for all ranks, and keep these; every rank must call this."""
+        drawn: list[Any] = [None]
         if distributed.get_rank() == 0:
-            kept = self._kept.get(epoch)
-            drawn = [self._draw(epoch) if kept is None else kept]
+            kept = self._kept
+            drawn = [{epoch: kept[epoch] if epoch in kept else self._draw(epoch) for epoch in epochs}]
         distributed.broadcast_object_list(drawn)
-        if drawn[0] is not None:
-            self._keep(epoch, drawn[0])
+        self._kept = drawn[0]
 
     def identity(self) -> dict[str, Any]:
-        """Name, type of the sampler, rows and seed."""
-        return {"order": "FromSampler", "sampler": type(self.sampler).__name__, "n": self._n, "seed": self.seed}
+        """Name, type of the sampler, rows, seed and a hash of its weights and the like."""
+        kind = type(self.sampler).__name__
+        return {"order": "FromSampler", "sampler": kind, "n": self._n, "seed": self.seed, "settings": self._settings}
 
     def _keep(self, epoch: int, drawn: Integers) -> None:
         self._kept = {
             **{other: rows for other, rows in self._kept.items() if other in {epoch - 1, epoch + 1}},
             epoch: drawn,
         }
+
+    def _list(self) -> Integers:
+        try:
+            return np.fromiter(self.sampler, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SettingTypeError(
+                f"source={type(self.sampler).__name__} yields something else than indices of rows ({error}): give a "
+                "sampler of single rows, and the size of a batch as global_size"
+            ) from error
 
     def _draw(self, epoch: int) -> Integers:
         if callable(set_epoch := getattr(self.sampler, "set_epoch", None)):
@@ -100,7 +119,7 @@ class FromSampler:
         with seeded("from sampler", self.seed, epoch):
             if isinstance(own, torch.Generator):
                 own.manual_seed(int(words_from("from sampler generator", self.seed, epoch)[0]))
-            drawn = np.fromiter(self.sampler, dtype=np.int64)
+            drawn = self._list()
         if isinstance(own, torch.Generator) and state is not None:
             own.set_state(state)
         if drawn.size != self._n:
@@ -109,6 +128,24 @@ class FromSampler:
                 "a sampler must yield as many rows as its length"
             )
         return drawn
+
+
+def _settings(sampler: object) -> str:
+    """Return a hash of what samplers are commonly made of."""
+    parts = {name: getattr(sampler, name) for name in _SETTINGS if hasattr(sampler, name)}
+    texts = [
+        f"{name}={value!r}" if isinstance(value, bool | int | float | str) else f"{name}:{_column_digest(value)}"
+        for name, value in parts.items()
+    ]
+    return format(int(words_from("sampler settings", *texts)[0]), "016x")
+
+
+def _column_digest(values: object) -> str:
+    try:
+        column = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    except (TypeError, ValueError):
+        return ""
+    return digest(column) if column.dtype.kind in "iufb" else ""
 
 
 def deals_to_ranks(sampler: object) -> bool:

@@ -26,6 +26,11 @@ class Sequential:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self._n
+
     def indices(self, epoch: int, positions: Integers) -> Integers:  # noqa: ARG002 - the same order every epoch
         """Return `positions` themselves."""
         return np.asarray(positions, dtype=np.int64)
@@ -53,6 +58,11 @@ class Shuffled(TableOrder):
         self._n = _check_rows(n)
 
     def __len__(self) -> int:
+        return self._n
+
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
         return self._n
 
     def indices(self, epoch: int, positions: Integers) -> Integers:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from samplers.permutation import Integers, Words, random_words, words_from
 
-__all__ = ["BatchOrder", "Order", "TableOrder"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BatchOrder", "Order", "TableOrder", "prepare_all"]
 
 
 @runtime_checkable
@@ -16,6 +19,10 @@ class Order(Protocol):
 
     It is pure (the same arguments give the same rows, whatever was asked before), safe to ask from several threads,
     picklable, and knows nothing of ranks.
+
+    Two attributes more may be there. `dataset_rows` is the number of rows of the dataset that the indices point into,
+    for orders that put other orders side by side. `prepare(epochs)` is called on every rank of torch.distributed before
+    any of these epochs is asked for, to have them drawn once for all ranks.
     """
 
     def __len__(self) -> int:
@@ -42,6 +49,12 @@ class BatchOrder(Order, Protocol):
             ValueError: it was made for another size, or its rows cannot fill global batches of this one.
         """
         ...
+
+
+def prepare_all(order: Order, epochs: Sequence[int]) -> None:
+    """Have `order` prepare `epochs` where it wants to; every rank of torch.distributed must call this."""
+    if callable(prepare := getattr(order, "prepare", None)):
+        prepare(epochs)
 
 
 class TableOrder(ABC):

@@ -42,6 +42,11 @@ class Stratified(SizedOrder):
     def __len__(self) -> int:
         return self._codes.size
 
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self._codes.size
+
     def _list(self, epoch: int) -> Integers:
         n, size = self._codes.size, self._size()
         dealt = np.empty(n, dtype=np.int64)

@@ -60,6 +60,11 @@ class Weighted(TableOrder):
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self._weights.size
+
     def indices(self, epoch: int, positions: Integers) -> Integers:
         """Return the rows drawn at `positions` of this epoch."""
         if self._alias is None:
@@ -72,10 +77,12 @@ class Weighted(TableOrder):
 
     def _list(self, epoch: int) -> Integers:
         """The rows with the smallest exponential waiting times at rates equal to their weights, earliest first."""
-        uniform = _uniform(self._random("weighted", epoch, self._weights.size))
-        waiting = np.full(self._weights.size, np.inf)
-        np.divide(-np.log1p(-uniform), self._weights, out=waiting, where=self._weights > 0)
-        return np.argsort(waiting, kind="stable")[: self._n]
+        rows = np.flatnonzero(self._weights)
+        uniform = _uniform(self._random("weighted", epoch, self._weights.size))[rows]
+        # Of logarithms, since a quotient by the smallest weights would be infinite; that of a draw of 0 comes first.
+        with np.errstate(divide="ignore"):
+            waiting = np.log(-np.log1p(-uniform)) - np.log(self._weights[rows])
+        return rows[np.argsort(waiting, kind="stable")[: self._n]]
 
     def identity(self) -> dict[str, Any]:
         """Name, positions, seed, replacement and a hash of the weights."""
@@ -109,6 +116,11 @@ class Balanced(TableOrder):
 
     def __len__(self) -> int:
         return self._n
+
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self._codes.size
 
     def _list(self, epoch: int) -> Integers:
         rows = np.lexsort((self._random("balanced rows", epoch, self._codes.size), self._codes))

@@ -2,7 +2,7 @@ import pytest
 from torch import arange
 from torch.utils.data import DataLoader, TensorDataset
 
-from samplers import ExactlyOnceSampler, Shuffled
+from samplers import Bucketed, ExactlyOnceSampler, Shuffled
 from samplers.contract import check_exactly_once
 
 
@@ -49,6 +49,10 @@ def test_a_metric_is_the_same_on_any_number_of_ranks():
         (([],), "source=list: n=0 is too small"),
         ((5, 0), "batch_size=0 is too small: it must be at least 1; give the most rows of a batch"),
         ((5, 2.0), "batch_size=2.0 is of type float"),
+        (
+            (Bucketed([1, 2]),),
+            "global_size=None of the order Bucketed inside ExactlyOnceSampler, .*: set global_size in",
+        ),
         ((5, 2, 3, 2), "rank=3 lies outside world_size=2"),
     ],
 )

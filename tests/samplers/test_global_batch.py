@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
-from samplers import ExactlyOnceSampler, FixedGlobalBatchSampler, Sequential, Share, Shuffled
+from samplers import ExactlyOnceSampler, FixedGlobalBatchSampler, Grouped, Sequential, Share, Shuffled
 from samplers.contract import check_contract, check_no_starved_rank, global_batches
 
 
@@ -209,6 +209,14 @@ def test_indices_are_plain_ints_and_every_keyword_has_its_name():
     assert {type(row) for rows in sampler for row in rows} == {int}
 
 
+class Sized:
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(3))
@@ -227,7 +235,15 @@ class Stream(IterableDataset):
         ((None, 4), {}, "source=None is of type NoneType"),
         ((10, 4.0), {}, "global_size=4.0 is of type float"),
         ((10, 4), {"tail": "wrap"}, "tail='wrap' is unknown: it must be one of drop, pad, spread, carry"),
-        ((10, 4), {"pad_weight": 0.5}, "pad_weight=0.5: it must be 0 .* or 1"),
+        ((10, 4), {"pad_weight": 0.5}, "pad_weight=0.5 is of type float"),
+        ((10, 4), {"pad_weight": 1.0}, "pad_weight=1.0 is of type float: it must be a whole number; give 0"),
+        ((10, 4), {"pad_weight": np.array([1, 2])}, r"pad_weight=array\(\[1, 2\]\) is of type ndarray"),
+        ((10, 4), {"pad_weight": np.bool_(1)}, "pad_weight=.*True.* is a bool"),
+        ((10, 4), {"pad_weight": 2}, "pad_weight=2 is too large: it must be at most 1"),
+        ((10, 4), {"dataset": 5}, "dataset=5 is no dataset: give the one whose rows are drawn, or leave it out"),
+        ((10**19, 4), {}, "source=10000000000000000000 is too large: it must be at most 4611686018427387904"),
+        ((Sized(-1), 4), {}, r"source=Sized has no length \(ValueError.*: give a dataset with rows"),
+        ((Sized(None), 4), {}, r"source=Sized has no length \(TypeError"),
         ((10, 4), {"seed": 1.5}, "seed=1.5 is of type float"),
         ((10, 4), {"allow_global_size_change": 1}, "allow_global_size_change=1: it must be True or False"),
         ((10, 4), {"min_per_device": 5}, "global_size=4 is smaller than min_per_device=5"),
@@ -294,6 +310,33 @@ def test_moving_on_without_a_word_from_training_is_said(drawn, described, said, 
     iter(sampler)
     assert sampler.epoch == 1
     assert [record.message.count(f"asked about: {said}") for record in caplog.records] == [1] * (said is not None)
+
+
+@pytest.mark.parametrize(
+    ("source", "rank", "settings", "said"),
+    [
+        (22, 0, {}, ["tail='drop' leaves 2 of 22 rows out of every epoch"]),
+        (22, 1, {}, []),
+        (23, 0, {"tail": "spread", "min_per_device": 2}, ["tail='spread' leaves 3 of 23 rows out of every epoch"]),
+        (22, 0, {"tail": "pad"}, []),
+        (20, 0, {}, []),
+        (Grouped([0] * 13 + [1] * 12), 0, {}, ["Grouped leaves 5 rows out of every epoch"]),
+    ],
+)
+def test_rows_that_are_left_out_are_said_once(source, rank, settings, said, caplog):
+    caplog.set_level("INFO", logger="samplers")
+    sampler = world(source, 10 if isinstance(source, Grouped) else 5 if source != 23 else 4, 2, **settings)[rank]
+    list(sampler)
+    list(sampler)
+    assert [record.message for record in caplog.records] == said
+
+
+def test_who_has_read_the_report_is_not_told_again(caplog):
+    caplog.set_level("INFO", logger="samplers")
+    sampler = world(22, 5, 1)[0]
+    assert sampler.report().rows_dropped == 2
+    list(sampler)
+    assert not caplog.records
 
 
 def test_an_order_with_the_same_seed_is_accepted():

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
+from launcher.testing import simulate
 from samplers import (
     Balanced,
     Bucketed,
+    ExactlyOnceSampler,
     FixedGlobalBatchSampler,
     FromSampler,
     Grouped,
@@ -266,6 +268,41 @@ NAN = float("nan")
         (lambda: Mixture([3, 4], [1]), "proportions has 1 values for 2 sources: give one for each"),
         (lambda: Mixture([3, 4], [1, 0]), r"proportions\[1\]=0.0: a proportion must be more than 0"),
         (lambda: Mixture([3, 4], [1, 1], sizes=[3]), "sizes has 1 values for 2 sources"),
+        (lambda: Mixture(5, [1]), "sources=5 is no sequence: give a list"),
+        (lambda: Mixture(None, [1]), "sources=None is no sequence"),
+        (lambda: Mixture([5], [1], sizes=3), "sizes=3 is no sequence: give the rows of each dataset"),
+        (
+            lambda: Mixture([10, 10], [1, 1], sizes=[3, 10]),
+            r"sizes\[0\]=3 is below the 10 rows that Shuffled draws from: give the rows of the dataset",
+        ),
+        (lambda: Mixture([5, Subset([1, 7])], [1, 1], sizes=[5, 7]), r"sizes\[1\]=7 is below the 8 rows that Subset"),
+        (lambda: Mixture([Subset([1, 7]), 5], [1, 1]), r"sizes\[0\]=None, and Subset does not say how many rows"),
+        (lambda: Mixture([FromSampler(RandomSampler(range(4)))], [1]), r"sizes\[0\]=None, and FromSampler does not"),
+        (
+            lambda: whole(Mixture([FromSampler(SubsetRandomSampler([9])), 5], [1, 1], sizes=[8, 5])),
+            r"sizes\[0\]=8, but row 9 was drawn",
+        ),
+        (lambda: Mixture([5, 6], [1, 1], num_rows=2**64), "num_rows=18446744073709551616 is too large"),
+        (lambda: Mixture([2**62, 2**62], [1, 1]), "sizes: their sum=9223372036854775808 is too large"),
+        (lambda: Repeated(2**40, 2**40), "num_rows=1208925819614629174706176 is too large"),
+        (lambda: Repeated(2, 2**63), "times=9223372036854775808 is too large"),
+        (lambda: Repeated(5, 2, num_rows=0), "num_rows=0 is too small: it must be at least 1; give the positions"),
+        (lambda: Repeated(Subset([5, 7]), 2, numbered=True), "size=None, and Subset does not say how many rows"),
+        (lambda: Repeated(Subset([5, 7]), 2, numbered=True, size=7), "size=7 is below the 8 rows that Subset"),
+        (
+            lambda: Repeated(Bucketed([1, 2]), 2),
+            "global_size=None of the order Bucketed inside Repeated, .*: set global_size in the inner order",
+        ),
+        (lambda: Mixture([Grouped(LABELS)], [1]), "global_size=None of the order Grouped inside Mixture"),
+        (lambda: Shuffled(2**62 + 1), "n=4611686018427387905 is too large: it must be at most 4611686018427387904"),
+        (lambda: Sequential(10**19), "n=10000000000000000000 is too large"),
+        (lambda: Weighted(torch.ones(3).to_sparse()), "weights of type Tensor is no column of values"),
+        (lambda: FromSampler("abc"), "source='abc' is no sampler: give one that yields"),
+        (lambda: FromSampler(5), "source=5 is no sampler"),
+        (
+            lambda: whole(FromSampler([[1, 2], [3, 4]])),
+            "source=list yields something else than indices of rows .*: give a sampler of single rows",
+        ),
         (lambda: FromSampler(SubsetRandomSampler([])), "source=SubsetRandomSampler: n=0 is too small"),
     ],
 )
@@ -294,6 +331,102 @@ def test_a_state_of_other_weights_is_refused():
 
 def test_weights_may_be_a_tensor():
     assert len(Weighted(torch.tensor([0.1, 0.9]))) == 2
+
+
+def test_weights_may_need_a_gradient():
+    assert len(Weighted(torch.ones(3, requires_grad=True))) == 3
+
+
+def test_a_weight_of_zero_is_never_drawn_even_beside_the_smallest_weights():
+    for seed in range(20):
+        assert whole(Weighted([0, 1.0, 1e-320, 5e-324], seed, replacement=False)).tolist()[:1] == [1]
+        assert 0 not in whole(Weighted([0, 1.0, 1e-320, 5e-324], seed, replacement=False))
+
+
+def test_numbered_copies_are_apart_by_the_rows_of_the_dataset():
+    order = Repeated(Subset([5, 7], shuffle=False), 2, numbered=True, size=8)
+    assert whole(order).tolist() == [5, 13, 7, 15]
+    weighted = Repeated(Weighted([1, 1, 1], num_rows=1), 2, numbered=True)
+    first, second = whole(weighted)
+    assert second - first == 3
+
+
+def test_a_mixture_puts_sources_apart_by_the_rows_of_their_datasets():
+    order = Mixture([Weighted([0, 0, 1], num_rows=2), Repeated(2, 3, numbered=True), Sequential(4)], [1, 1, 1])
+    assert order.dataset_rows == 3 + 6 + 4
+    assert [int(rows) for rows in (order.identity()["offsets"])] == [0, 3, 9]
+
+
+def test_a_mixture_of_late_epochs_is_no_overflow():
+    rows = Mixture([3, 4], [1, 1]).indices(2**62, np.arange(7))
+    assert sorted(set(rows.tolist()) | set(range(7))) == list(range(7))
+
+
+def test_the_seed_of_a_repeated_order_is_that_inside():
+    assert Repeated(5, 2, seed=3).seed == 3
+    with pytest.raises(ValueError, match="seed=99 contradicts the order, which was made with seed=3"):
+        FixedGlobalBatchSampler(Repeated(5, 2, seed=3), 2, 0, 1, seed=99, min_per_device=1)
+    for order in (Sequential(5), Repeated(Sequential(5), 2)):
+        with pytest.raises(ValueError, match=f"seed=99 has no effect on {type(order).__name__}: leave it out"):
+            FixedGlobalBatchSampler(order, 2, 0, 1, seed=99, min_per_device=1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        WeightedRandomSampler([1, 9, 1], 3),
+        WeightedRandomSampler([1, 1, 1], 3, replacement=False),
+        WeightedRandomSampler(torch.tensor([1.0, 1, 2]), 3),
+    ],
+)
+def test_a_state_of_a_sampler_with_other_settings_is_refused(other):
+    state = FixedGlobalBatchSampler(WeightedRandomSampler([1, 1, 1], 3), 2, 0, 1, min_per_device=1).state_dict(2)
+    same = FixedGlobalBatchSampler(WeightedRandomSampler([1, 1, 1], 3), 2, 0, 1, min_per_device=1)
+    same.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"order: state .*'settings': "):
+        FixedGlobalBatchSampler(other, 2, 0, 1, min_per_device=1).load_state_dict(state)
+
+
+class Own(Sampler):
+    """Draws from a generator that nobody can seed."""
+
+    def __init__(self, n=12):
+        self.n, self.random = n, np.random.default_rng()
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return iter(self.random.permutation(self.n).tolist())
+
+
+def own_rows():
+    """All that this rank draws in two epochs from samplers that draw otherwise on every rank."""
+    makes = (
+        lambda: FixedGlobalBatchSampler(Own(), 6, min_per_device=1),
+        lambda: FixedGlobalBatchSampler(Own(14), 6, min_per_device=1, tail="carry"),
+        lambda: FixedGlobalBatchSampler(Repeated(Own(), 1), 6, min_per_device=1),
+        lambda: FixedGlobalBatchSampler(
+            Mixture([Own(2), Own(3)], [2, 1], num_rows=12, sizes=[2, 3]), 6, min_per_device=1
+        ),
+        lambda: ExactlyOnceSampler(Own(), 4),
+        lambda: ExactlyOnceSampler(Repeated(Own(), 1), 4),
+    )
+    samplers = [make() for make in makes]
+    return [[[row for rows in sampler for row in rows] for _ in range(2)] for sampler in samplers]
+
+
+def test_a_sampler_that_draws_from_elsewhere_is_drawn_once_for_all_ranks_wherever_it_stands():
+    direct, carried, repeated, mixed, once, once_repeated = zip(*simulate(2, own_rows), strict=True)
+    for first, second in (direct, repeated, once, once_repeated):
+        for one, other in zip(first, second, strict=True):
+            assert sorted(one + other) == list(range(12))
+    opening = [rows for one, other in zip(*carried, strict=True) for rows in (one + other)]
+    assert len(opening) == 12 + 12
+    assert all(opening.count(row) <= 2 for row in range(14))
+    small = np.bincount([row for one, other in zip(*mixed, strict=True) for row in one + other], minlength=5)
+    assert small.tolist() == [8, 8, small[2], small[3], small[4]]
+    assert small[2:].max() - small[2:].min() <= 1
 
 
 def test_shuffled_rows_of_every_epoch_are_real():

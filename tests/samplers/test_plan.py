@@ -175,3 +175,10 @@ def test_report_says_what_happens_to_the_tail(n, tail, line):
 def test_report_refuses_an_epoch_without_a_step(n, tail, message):
     with pytest.raises(ValueError, match=re.escape(message) if "*" not in message else message):
         BatchPlan(32, 8, 1).report(n, tail)
+
+
+def test_one_rank_is_singular_and_steps_are_of_real_epochs():
+    report = BatchPlan(32, 1).report(97)
+    assert "32 rows = 1 rank x 32 rows" in str(report)
+    with pytest.raises(ValueError, match="epochs=-3 is too small: it must be at least 0; give the epochs to train"):
+        report.steps(-3)

@@ -228,6 +228,8 @@ def test_a_state_of_another_sampler_is_refused_with_both_sides(source, size, set
         ({"rows": -1}, r"state\['rows'\]=-1 is too small"),
         ({"epoch": "0"}, r"state\['epoch'\]='0' is of type str"),
         ({"carried": None}, r"state\['carried'\]=None"),
+        ({"carried": 1}, r"state\['carried'\]=1 is too large: tail='drop', epoch=0 and n=16 allow 0; the state is"),
+        ({"epoch": 10**30}, r"state\['epoch'\]=1000000000000000000000000000000 is too large"),
     ],
 )
 def test_a_damaged_state_is_refused(change, message):
@@ -235,6 +237,13 @@ def test_a_damaged_state_is_refused(change, message):
     state = {**sampler.state_dict(8), **change}
     with pytest.raises(ValueError, match=message):
         sampler.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("epoch", "carried"), [(0, 1), (1, 10), (1, 10**9)])
+def test_carried_rows_that_no_epoch_can_lend_are_refused(epoch, carried):
+    sampler = world(10, 4, 1, tail="carry")[0]
+    with pytest.raises(ValueError, match=rf"state\['carried'\]={carried} is too large"):
+        sampler.load_state_dict({**sampler.state_dict(0), "epoch": epoch, "carried": carried})
 
 
 def test_something_else_is_no_state():
