@@ -16,6 +16,7 @@ import json
 import pickle
 from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -57,11 +58,13 @@ class GlobalBatch:
         step: its number, counted from the start of the epoch.
         shares: the micro-batches of each rank.
         real: indices of the rows that count, sorted.
+        dealt: the same in the order of their positions, as position p goes to rank p mod ranks.
     """
 
     step: int
     shares: tuple[tuple[tuple[int, ...], ...], ...]
     real: tuple[int, ...]
+    dealt: tuple[int, ...]
 
     @property
     def rows(self) -> int:
@@ -97,10 +100,15 @@ def _gather(samplers: Sequence[Any], passes: list[_Rows], places: list[int]) -> 
     ]
     step = told[0][0].step
     _demand(all(share.step == step for share, _ in told), f"ranks disagree on the step of micro-batches {places}")
-    real = tuple(sorted(row for share, rows in told for row in rows[: share.real_rows]))
+    by_rank = [
+        [row for share, rows in told[first : first + len(places)] for row in rows[: share.real_rows]]
+        for first in range(0, len(told), len(places))
+    ]
+    dealt = tuple(row for turn in zip_longest(*by_rank) for row in turn if row is not None)
+    real = tuple(sorted(dealt))
     counts = {share.global_rows for share, _ in told} - {_UNKNOWN}
     _demand(counts <= {len(real)}, f"step {step} has {len(real)} rows that count, share says {sorted(counts)}")
-    return GlobalBatch(step, tuple(tuple(rows[place] for place in places) for rows in passes), real)
+    return GlobalBatch(step, tuple(tuple(rows[place] for place in places) for rows in passes), real, dealt)
 
 
 def _share(sampler: Any, place: int, drawn: _Rows) -> Share:
@@ -116,13 +124,13 @@ def _share(sampler: Any, place: int, drawn: _Rows) -> Share:
 def check_same_batches(
     make: Callable[[int, int], Any], world_sizes: Iterable[int] = (1, 2, 3), epochs: int = 2
 ) -> None:
-    """Contract 1: every step of every epoch has the same real rows on any number of ranks."""
+    """Contract 1: every step of every epoch has the same real rows, dealt like cards, on any number of ranks."""
     expected: dict[int, list[tuple[int, ...]]] = {}
     for world_size in world_sizes:
         world = _world(make, world_size)
         for epoch in range(epochs):
             _set_epoch(world, epoch)
-            found = [batch.real for batch in global_batches(world)]
+            found = [batch.dealt for batch in global_batches(world)]
             wanted = expected.setdefault(epoch, found)
             _demand(
                 found == wanted,
@@ -171,11 +179,15 @@ def _common_state(samplers: Sequence[Any], rows_done: int) -> Any:
 def _check_continues(samplers: Sequence[Any], state: Any, expected: Sequence[GlobalBatch]) -> None:
     for sampler in samplers:
         sampler.load_state_dict(state)
-    found, wanted = [step.real for step in global_batches(samplers)], [step.real for step in expected]
+    steps = global_batches(samplers)
+    found, wanted = [step.dealt for step in steps], [step.dealt for step in expected]
     _demand(
         found == wanted,
         f"resumed on {len(samplers)} ranks from {state}, other steps follow: {_first_difference(found, wanted)}",
     )
+    if all(hasattr(sampler, "share") for sampler in samplers):
+        numbers, right = [step.step for step in steps], [step.step for step in expected]
+        _demand(numbers == right, f"resumed from {state}, share numbers the steps {numbers}, expected {right}")
 
 
 def check_exactly_once(make: Callable[[int, int], Any], n: int, world_sizes: Iterable[int] = (1, 2, 3, 4, 7)) -> None:

@@ -1,5 +1,7 @@
 """The public checks find what public samplers do wrong, and pass what is right."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from torch.utils.data import BatchSampler, DistributedSampler
@@ -62,6 +64,21 @@ class OfRank(FixedGlobalBatchSampler):
         return {**super().state_dict(rows_done), "rank": self.rank}
 
 
+class Forgetful(FixedGlobalBatchSampler):
+    """Counts steps from where the pass started."""
+
+    def share(self, micro_batch):
+        share = super().share(micro_batch)
+        return dataclasses.replace(share, step=share.step - self._pass.start // self.plan.global_size)
+
+
+class Tidy(FixedGlobalBatchSampler):
+    """Sorts the rows of a rank, which puts them at other positions of the global batch in every world."""
+
+    def __iter__(self):
+        return map(sorted, super().__iter__())
+
+
 @pytest.mark.parametrize(
     ("check", "make", "message"),
     [
@@ -75,6 +92,9 @@ class OfRank(FixedGlobalBatchSampler):
         ),
         (check_same_batches, fixed(kind=Boastful), r"step 0 has 8 rows that count, share says \[9\]"),
         (check_resume, fixed(kind=Impatient), "resumed on 1 ranks from .*, other steps follow"),
+        (check_resume, fixed(kind=Forgetful), r"share numbers the steps \[0, 1, 2, 3\], expected \[1, 2, 3, 4\]"),
+        (check_contract, fixed(kind=Forgetful), "share numbers the steps"),
+        (check_contract, fixed(kind=Tidy), "epoch 0 has other global batches on 2 ranks: step 0"),
         (check_resume, fixed(kind=OfRank), "ranks write different states after 0 rows"),
     ],
 )
