@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch import distributed
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
-from samplers.agreement import check_agreement
+from samplers.agreement import check_agreement, gathered
 from samplers.parts import PartReader, check_parts, read_parts
 from samplers.plan import BatchPlan
 from samplers.ranks import resolve_ranks
-from samplers.settings import switch, whole_number
+from samplers.settings import SettingTypeError, switch, whole_number
 from samplers.state import VERSION, check_matches
 from samplers.stream_pass import StreamPass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from samplers.passes import Share
 
 __all__ = ["FixedGlobalBatchStream"]
+
+_OWN_OPTIONS = {
+    "dataset",
+    "batch_size",
+    "sampler",
+    "batch_sampler",
+    "shuffle",
+    "drop_last",
+    "num_workers",
+    "collate_fn",
+}
+"""Arguments of a DataLoader that the stream sets, or that make no sense with it."""
+
+_log = logging.getLogger(__name__)
 
 
 class FixedGlobalBatchStream:
@@ -37,7 +54,8 @@ class FixedGlobalBatchStream:
     file, is read without waste; row t of the stream then is row t // parts of part t mod parts. A dataset must not
     deal to ranks or workers by itself. One that has `set_epoch` is told the epoch before each pass.
 
-    After a whole pass, iterating again moves to the next epoch by itself; an abandoned pass is repeated.
+    After a whole pass, iterating again moves to the next epoch by itself; an abandoned pass is repeated. One pass at a
+    time: of two iterators only the newer one counts.
 
     Args:
         source: an IterableDataset, or a sequence of iterables, as many as ranks or a multiple.
@@ -54,7 +72,8 @@ class FixedGlobalBatchStream:
         allow_global_size_change: whether a state written with another global size is continued, by rows.
 
     Raises:
-        ValueError: settings that contradict each other, or parts that the ranks cannot share evenly.
+        ValueError: settings that contradict each other, or parts that the ranks cannot share evenly; on iterating, a
+            stream that ends before the position of the state that was loaded.
     """
 
     def __init__(  # noqa: PLR0913 - each setting is an option of its own
@@ -83,10 +102,19 @@ class FixedGlobalBatchStream:
         self._given_parts = check_parts(source, size)
         self.parts = self._given_parts or size * max(1, self.workers)
         self._mine = range(self.rank, self.parts, size)
+        if self.workers > len(self._mine):
+            _log.warning(
+                "workers=%d exceeds the %d parts of each rank: as many workers read, since a part is read by one",
+                self.workers,
+                len(self._mine),
+            )
+        if not callable(collate_fn):
+            raise SettingTypeError(f"collate_fn={collate_fn!r} cannot be called: leave it out, or give a function")
         self._collate = collate_fn
-        self._options = dict(loader_options or {})
+        self._options = _checked_options(loader_options, self.workers)
         self._global_size_may_change = switch("allow_global_size_change", allow_global_size_change)
         self.epoch = 0
+        self._last_step = self.plan.global_size  # most rows of the last step of the state that was loaded
         self._chosen = False  # whether set_epoch asked for the rest of a pass, even where nothing is left
         self._start(0)
 
@@ -114,7 +142,8 @@ class FixedGlobalBatchStream:
     def _draw(self, number: int) -> Iterator[Any]:
         current, end = self._pass, self._pass.first_row
         self._check_ranks()
-        for step in current.steps(self._read(), self.parts):
+        read = self._read()
+        for step in current.steps(read, self.parts):
             for rows in current.micro_batches(step):
                 if number == self._passes:
                     self._drawn += 1
@@ -125,8 +154,23 @@ class FixedGlobalBatchStream:
                 f"global_size={self.plan.global_size} with tail={self.tail!r} leaves no whole global batch in the "
                 "stream: lower global_size, give more rows (every part must have some), or set tail='pad'"
             )
+        if end == current.first_row:
+            self._check_reached(read, end)
         if number == self._passes:
             self._end = end
+
+    def _check_reached(self, read: read_parts, rows: int) -> None:
+        """Raise where the stream has ended before the `rows` rows that were to be read past, on every rank alike."""
+        every = self.tail == "drop"
+        mine = read.reached(every=every)
+        found = gathered(mine) if self.plan.world_size > 1 else [mine]
+        there = min(found) if every else max(found)
+        # A padded last step has one row of its own at least.
+        if there < (rows if every else rows - self._last_step + 1):
+            raise ValueError(
+                f"state['rows']={rows} lies beyond the end of the stream, which has {there} rows in epoch "
+                f"{self.epoch}: give the stream that the state was written with, or load another state"
+            )
 
     def _check_ranks(self) -> None:
         if self.plan.world_size == 1:
@@ -154,6 +198,11 @@ class FixedGlobalBatchStream:
             IndexError: it was not drawn yet.
         """
         number = whole_number("micro_batch", micro_batch)
+        if self._drawn == 0:
+            raise IndexError(
+                f"micro_batch={number} was not drawn in the pass of epoch {self.epoch}, nor was any other: ask about "
+                "one after it was drawn"
+            )
         if not 0 <= number < self._drawn:
             raise IndexError(
                 f"micro_batch={number} was not drawn in the pass of epoch {self.epoch}: it must be from 0 to "
@@ -212,8 +261,32 @@ class FixedGlobalBatchStream:
             whole_number(f"state[{key!r}]", state.get(key), minimum=0, remedy="the state is damaged; load another")
             for key in ("epoch", "rows")
         )
+        self._last_step = whole_number("state['global_size']", state.get("global_size"), minimum=1)
         self.epoch, self._chosen = epoch, False
         self._start(rows)
 
     def _identity(self) -> dict[str, Any]:
         return {"parts": self._given_parts, "global_size": self.plan.global_size, "tail": self.tail}
+
+
+def _checked_options(options: object, workers: int) -> dict[str, Any]:
+    """Return what the DataLoader of the workers is given, as a dict.
+
+    Raises:
+        ValueError: options that it does not know, that are the stream's own, or that no worker heeds; for anything but
+            a mapping `SettingTypeError`.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise SettingTypeError(f"loader_options={options!r} is no mapping: give arguments of a DataLoader by name")
+    for name, value in options.items():
+        if name in _OWN_OPTIONS:
+            raise ValueError(f"loader_options has {name}={value!r}, which the stream sets by itself: leave it out")
+        if name not in inspect.signature(DataLoader).parameters:
+            raise ValueError(f"loader_options has {name}={value!r}, which no DataLoader takes: leave it out")
+    if options and workers == 0:
+        raise ValueError(
+            f"loader_options={dict(options)!r} have no effect with workers=0: set workers, or leave them out"
+        )
+    return dict(options)

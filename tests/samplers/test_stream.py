@@ -201,11 +201,31 @@ def test_padded_rows_come_last_and_do_not_count():
     ("call", "message"),
     [
         (
-            lambda: stream(range(8), 4, 0, 3),
+            lambda: stream(parts(*[9] * 8), 4, 0, 3),
             "source has 8 parts, which world_size=3 ranks cannot share evenly: .* as 9",
         ),
         (lambda: stream([], 4), "source has 0 parts"),
         (lambda: stream(8, 4), "source=int is no stream"),
+        (lambda: stream([1, 2], 2), r"source\[0\]=1 cannot be read row by row: give an iterable for each part"),
+        (lambda: stream(["a", "b"], 2), r"source\[0\]='a' cannot be read"),
+        (lambda: stream([iter([1])], 1), r"source\[0\]=list_iterator is an iterator, which can be read only once"),
+        (
+            lambda: FixedGlobalBatchStream(Count(8), 4, 0, 1, min_per_device=1, collate_fn=None),
+            "collate_fn=None cannot be called: leave it out",
+        ),
+        (lambda: stream(Count(8), 4, loader_options=5), "loader_options=5 is no mapping"),
+        (
+            lambda: stream(Count(8), 4, workers=1, loader_options={"batch_size": 3}),
+            "loader_options has batch_size=3, which the stream sets by itself: leave it out",
+        ),
+        (
+            lambda: stream(Count(8), 4, workers=1, loader_options={"speed": 3}),
+            "loader_options has speed=3, which no DataLoader takes",
+        ),
+        (
+            lambda: stream(Count(8), 4, loader_options={"timeout": 3}),
+            r"loader_options=\{'timeout': 3\} have no effect with workers=0: set workers",
+        ),
         (lambda: stream(Count(8), 4, tail="spread"), "tail='spread': a stream has no known end, so it must be 'drop'"),
         (lambda: stream(Count(8), 4, workers=-1), "workers=-1 is too small"),
         (lambda: stream(Count(8), 4, min_per_device=5), "global_size=4 is smaller than min_per_device=5"),
@@ -222,5 +242,61 @@ def test_wrong_settings(call, message):
 
 
 def test_a_share_that_was_not_drawn_is_an_index_error():
-    with pytest.raises(IndexError, match="micro_batch=0 was not drawn in the pass of epoch 0"):
-        stream(Count(8), 4).share(0)
+    loader = stream(Count(8), 4)
+    with pytest.raises(IndexError, match="micro_batch=0 was not drawn in the pass of epoch 0, nor was any other"):
+        loader.share(0)
+    next(iter(loader))
+    with pytest.raises(IndexError, match="micro_batch=1 was not drawn in the pass of epoch 0: it must be from 0 to 0"):
+        loader.share(1)
+
+
+def test_workers_that_find_no_part_are_said(caplog):
+    stream(parts(8, 8), 4, workers=5)
+    assert "workers=5 exceeds the 2 parts of each rank" in caplog.text
+
+
+def test_options_reach_the_workers():
+    loader = stream(parts(8, 8), 4, workers=1, loader_options={"prefetch_factor": 1})
+    assert len(list(loader)) == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "tail", "rows", "there"),
+    [
+        (Count(20), "drop", 24, 20),
+        (Count(20), "drop", 10**6, 20),
+        (Count(20), "pad", 24, 20),
+        (Count(18), "drop", 20, 18),
+        (parts(5, 6), "drop", 12, 10),
+        (parts(5, 6), "pad", 16, 12),
+        (parts(0, 6), "pad", 16, 12),
+    ],
+)
+@pytest.mark.usefixtures("collected")
+def test_a_state_beyond_the_end_of_the_stream_is_refused(source, tail, rows, there):
+    state = {**stream(source, 4, tail=tail).state_dict(0), "rows": rows}
+    message = rf"state\['rows'\]={rows} lies beyond the end of the stream, which has {there} rows in epoch 0"
+    for workers in (0, 2) if tail == "pad" and rows == 16 else (0,):
+        with pytest.raises(ValueError, match=message):
+            run(1, source, 4, state, tail=tail, workers=workers)
+
+
+def test_a_state_beyond_the_end_is_refused_on_every_rank():
+    for source, tail, rows in ((parts(5, 6), "drop", 12), (parts(5, 6), "pad", 16)):
+        state = {**stream(source, 4, tail=tail).state_dict(0), "rows": rows}
+
+        def refused(source=source, tail=tail, state=state):
+            with pytest.raises(ValueError, match="lies beyond the end of the stream"):
+                one_pass(source, 4, state, tail=tail)
+
+        simulate(2, refused)
+
+
+@pytest.mark.parametrize(
+    ("source", "tail", "rows"),
+    [(Count(20), "drop", 20), (Count(18), "pad", 20), (Count(22), "drop", 20), (parts(5, 6), "pad", 12)],
+)
+def test_a_state_at_the_very_end_is_accepted(source, tail, rows):
+    state = {**stream(source, 4, tail=tail).state_dict(0), "rows": rows}
+    for world_size in (1, 2) if rows == 12 else (1,):
+        assert run(world_size, source, 4, state, tail=tail) == run(1, source, 4, tail=tail)
