@@ -58,7 +58,8 @@ class FixedGlobalBatchSampler(DealtSampler):
             it is such a dataset.
 
     Raises:
-        ValueError: settings that contradict each other, a rank that would idle, or no step in an epoch.
+        ValueError: settings that contradict each other or have no effect, a rank that would idle, or no step in an
+            epoch.
 
     >>> sampler = FixedGlobalBatchSampler(10, 4, rank=0, world_size=2, min_per_device=1)
     >>> len(sampler), sampler.share(1)
@@ -207,7 +208,10 @@ class FixedGlobalBatchSampler(DealtSampler):
         Raises:
             IndexError: the pass has no such micro-batch.
         """
-        number, count = whole_number("micro_batch", micro_batch), self._pass.micro_batches
+        number, count = (
+            whole_number("micro_batch", micro_batch, remedy="count the micro-batches of the pass from 0"),
+            self._pass.micro_batches,
+        )
         if not 0 <= number < count:
             raise IndexError(
                 f"micro_batch={number} lies outside the pass of epoch {self.epoch}, which has {count} micro-batches: "

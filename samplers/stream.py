@@ -197,7 +197,7 @@ class FixedGlobalBatchStream:
         Raises:
             IndexError: it was not drawn yet.
         """
-        number = whole_number("micro_batch", micro_batch)
+        number = whole_number("micro_batch", micro_batch, remedy="count the micro-batches of the pass from 0")
         if self._drawn == 0:
             raise IndexError(
                 f"micro_batch={number} was not drawn in the pass of epoch {self.epoch}, nor was any other: ask about "

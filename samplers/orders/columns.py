@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from samplers.settings import SettingTypeError
+from samplers.settings import LARGEST, SettingTypeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,11 +60,15 @@ def as_rows(option: str, values: Any) -> Integers:
     """Return dataset indices as int64.
 
     Raises:
-        ValueError: not one-dimensional, empty or negative; for values that are no whole numbers `SettingTypeError`.
+        ValueError: not one-dimensional, empty, negative or too large; for values that are no whole numbers
+            `SettingTypeError`.
     """
     column = _column(option, values)
     if column.dtype.kind not in "iu":
         raise SettingTypeError(f"{option} holds values of type {column.dtype}: each must be the index of a row")
+    if column.max() > LARGEST:
+        place = int(column.argmax())
+        raise ValueError(f"{option}[{place}]={column[place]}: an index must be at most {LARGEST}; give rows that exist")
     rows = column.astype(np.int64)
     if rows.min() < 0:
         place = int(rows.argmin())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +74,12 @@ class FromSampler:
 
     def __len__(self) -> int:
         return self._n
+
+    @property
+    def dataset_rows(self) -> int | None:
+        """Rows of the dataset that the sampler says it draws from, None where it says nothing."""
+        source = getattr(self.sampler, "data_source", None)
+        return len(source) if isinstance(source, Sized) else None
 
     def indices(self, epoch: int, positions: Integers) -> Integers:
         """Return the rows at `positions` of this epoch's draw."""

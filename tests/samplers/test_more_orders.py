@@ -262,6 +262,10 @@ NAN = float("nan")
         (lambda: Repeated(3, 0), "times=0 is too small"),
         (lambda: Repeated(3, 2, num_rows=7), "num_rows=7 exceeds times=2 x 3 rows"),
         (lambda: Subset([-1]), r"indices\[0\]=-1: an index must be 0 or more"),
+        (
+            lambda: Subset(np.array([0, 2**63], dtype=np.uint64)),
+            r"indices\[1\]=9223372036854775808: an index must be at most 4611686018427387904; give rows that exist",
+        ),
         (lambda: Subset([0.5]), "indices holds values of type float64"),
         (lambda: Subset([1], shuffle=None), "shuffle=None: it must be True or False"),
         (lambda: Mixture([], []), r"proportions has shape \(0,\)"),
@@ -277,7 +281,7 @@ NAN = float("nan")
         ),
         (lambda: Mixture([5, Subset([1, 7])], [1, 1], sizes=[5, 7]), r"sizes\[1\]=7 is below the 8 rows that Subset"),
         (lambda: Mixture([Subset([1, 7]), 5], [1, 1]), r"sizes\[0\]=None, and Subset does not say how many rows"),
-        (lambda: Mixture([FromSampler(RandomSampler(range(4)))], [1]), r"sizes\[0\]=None, and FromSampler does not"),
+        (lambda: Mixture([FromSampler(SubsetRandomSampler([3]))], [1]), r"sizes\[0\]=None, and FromSampler does not"),
         (
             lambda: whole(Mixture([FromSampler(SubsetRandomSampler([9])), 5], [1, 1], sizes=[8, 5])),
             r"sizes\[0\]=8, but row 9 was drawn",
@@ -355,6 +359,11 @@ def test_a_mixture_puts_sources_apart_by_the_rows_of_their_datasets():
     order = Mixture([Weighted([0, 0, 1], num_rows=2), Repeated(2, 3, numbered=True), Sequential(4)], [1, 1, 1])
     assert order.dataset_rows == 3 + 6 + 4
     assert [int(rows) for rows in (order.identity()["offsets"])] == [0, 3, 9]
+
+
+def test_a_torch_sampler_says_how_many_rows_its_dataset_has():
+    order = Mixture([RandomSampler(range(9), replacement=True, num_samples=3), Sequential(2)], [3, 2])
+    assert order.identity()["offsets"] == [0, 9]
 
 
 def test_a_mixture_of_late_epochs_is_no_overflow():
