@@ -7,8 +7,11 @@ import logging
 import os
 import socket
 import sys
+import threading
+import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,12 +26,13 @@ from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_status
 from launcher.plan import plan_text
 from launcher.processes.environment import Rank
-from launcher.processes.errors import FAILED, FINISHED, WRONG_SETTINGS, SettingsError
+from launcher.processes.errors import FAILED, FINISHED, WRONG_SETTINGS, SettingsError, first_line
 from launcher.processes.failures import (
     Failure,
     first_failure,
     first_failure_of_another,
     is_consequence,
+    printable,
     tell_torchrun,
     told_before,
 )
@@ -42,6 +46,8 @@ from launcher.run import RankContext, start
 log = logging.getLogger(__name__)
 
 REMEMBERED = "remembered"
+PATIENCE_S = 20.0
+SECOND_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,14 @@ def main(arguments: list[str] | None = None) -> int:
         sys.path.insert(0, str(Path.cwd()))
     try:
         rank = Rank.from_environment(os.environ)
-        store = meet(rank)
+        with _patience(f"rank {rank.rank} of {rank.world_size} waits for the others at {rank.host}:{rank.port}"):
+            store = meet(rank)
     except SettingsError as error:
         _say(f"error: {error}")
         return WRONG_SETTINGS
+    except dist.DistError as error:
+        _say(f"error: rank {rank.rank} cannot meet the others at {rank.host}:{rank.port}: {first_line(error)}")
+        return FAILED
     try:
         return _take_part(words, rank, store)
     except KeyboardInterrupt:
@@ -134,7 +144,7 @@ def prepare(words: list[str], rank: Rank, store: dist.Store) -> Instructions:
     except SettingsError as error:
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
-    except Exception:  # noqa: BLE001 - the other ranks wait for an answer
+    except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
     store.set(REMEMBERED, instructions.to_json())
@@ -195,15 +205,17 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -
         tells = first.rank == rank.rank and not told_before(store, f"{first.type}: {first.message}")
     except dist.DistError:
         first, tells = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}"), True
-    if tells:
-        _say(first.words)
-        if error.__cause__ is not None and users_place(error.__cause__):
-            _say(f"       the traceback is in {run_dir}/rank_{rank.rank}.log")
-    with suppress(OSError):  # the folder is full or gone; the user has read it
+    with suppress(OSError):  # the folder is full or gone
         if first.rank == rank.rank:
             tell_torchrun(first)
         if rank.rank in (0, first.rank):
             write_failure(run_dir, first.rank, first.type, first.message)
+    if tells:
+        _say(first.words)
+        if error.__cause__ is not None and users_place(error.__cause__):
+            _say(f"       the traceback is in {run_dir}/rank_{rank.rank}.log")
+    if first.rank != rank.rank and rank.store_outlives_ranks:
+        time.sleep(SECOND_S)  # torchrun's table calls the root cause what it sees end first
     return first.exit_status
 
 
@@ -215,6 +227,18 @@ def _log_to(run_dir: Path, rank: Rank) -> None:
             f"hydra.run.dir={run_dir} cannot be written on {socket.gethostname()}: {error.strerror or error}; "
             "it must lie on a file system that all nodes share"
         ) from error
+
+
+@contextmanager
+def _patience(text: str) -> Iterator[None]:
+    """Say what is waited for, if it takes long."""
+    timer = threading.Timer(PATIENCE_S, _say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _version() -> str:
@@ -231,5 +255,6 @@ def _answer(text: str) -> Instructions:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text.rstrip() + "\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody reads any more
+        sys.stderr.write(printable(text).rstrip() + "\n")
+        sys.stderr.flush()

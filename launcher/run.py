@@ -39,7 +39,7 @@ from launcher.training.loop import Limits, Training
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
 from launcher.training.wrap import wrap
-from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler
+from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler, SeededRows
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def assemble(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts
     observer = _observer(run, context, plan.active, limits)
     if context.rank.rank == 0:
         log.info("%s\n%s", report, context.describe(plan.active))
-    rows = _loader(run, context, parts.train, sampler, keep=True)
+    rows = _loader(run, context, parts.train, sampler, keep=_workers_learn_the_epoch(parts.train))
     evaluation = None if parts.test is None else _combined(run, context, plan, parts)
     return Training(stepper, sampler, rows, evaluation, observer, limits)
 
@@ -208,7 +208,7 @@ def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     batches = ExactlyOnceSampler(parts.test, run.data.evaluate_batch, context.rank.rank, world_size)
     rows = _loader(run, context, parts.test, batches, keep=False)
-    evaluator = Evaluator(parts.task, parts.metrics, _compute(run, context))
+    evaluator = Evaluator(parts.task, parts.metrics, _compute(run, context), len(parts.test))  # type: ignore[arg-type]
     return partial(evaluator.evaluate, parts.model, rows)
 
 
@@ -218,6 +218,11 @@ def _loader(
     """A loader whose workers draw from streams of this rank's own."""
     seed = stream_seed(run.seed, "workers", context.rank.rank)
     return loader(rows, batches, run.data.workers, context.device, seed, keep)
+
+
+def _workers_learn_the_epoch(rows: Dataset[Any]) -> bool:
+    """Whether workers may outlive an epoch: a dataset that is told the epoch keeps, in them, the one it came with."""
+    return isinstance(rows, SeededRows) or not hasattr(rows, "set_epoch")
 
 
 def _combined(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts) -> Callable[[], dict[str, float]]:

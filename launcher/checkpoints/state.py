@@ -31,7 +31,7 @@ def weights_sha256(model: nn.Module) -> str:
 def weights_to_bytes(model: nn.Module) -> bytes:
     """The state dict of ``model``, on the CPU, as torch saves it."""
     buffer = io.BytesIO()
-    torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
+    torch.save({n: v.cpu() if isinstance(v, Tensor) else v for n, v in model.state_dict().items()}, buffer)
     return buffer.getvalue()
 
 
@@ -83,7 +83,7 @@ def _find(path: Path) -> tuple[Path, bytes]:
 def _read(place: Path, content: bytes) -> Mapping[str, Any]:
     try:
         weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
+    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SettingsError(f"checkpoint.load={place}: cannot be read as weights: {reason}") from error
     if not isinstance(weights, Mapping) or not all(isinstance(v, Tensor) for v in weights.values()):

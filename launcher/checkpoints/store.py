@@ -29,17 +29,25 @@ def save(root: Path, step: int, files: Mapping[str, bytes]) -> Path:
     part, final = root / f".part_{step:08d}_{os.getpid()}", root / f"step_{step:08d}"
     shutil.rmtree(part, ignore_errors=True)  # of a process that died, in a container with the same number
     part.mkdir()
+    try:
+        _write(part, step, files)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)  # a full disk needs the room
+        raise
+    if final.exists():
+        shutil.rmtree(final)
+    part.rename(final)
+    sync_folder(root)
+    return final
+
+
+def _write(part: Path, step: int, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         write_durably(part / name, content)
     entries = {name: {"size": len(c), "sha256": sha256(c).hexdigest()} for name, c in files.items()}
     manifest = {"version": VERSION, "step": step, "files": entries}
     write_durably(part / MANIFEST, json.dumps(manifest, indent=1).encode())
     sync_folder(part)
-    if final.exists():
-        shutil.rmtree(final)
-    part.rename(final)
-    sync_folder(root)
-    return final
 
 
 def generations(root: Path) -> list[Path]:
@@ -56,11 +64,12 @@ def read(folder: Path, name: str) -> bytes:
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         entry = manifest["files"][name]
+        size, digest = entry["size"], entry["sha256"]
         content = (folder / name).read_bytes()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{folder}: {type(error).__name__}: {error}") from error
-    if len(content) != entry["size"]:
-        raise DamagedError(f"{folder / name}: {len(content)} bytes, {entry['size']} were written")
-    if sha256(content).hexdigest() != entry["sha256"]:
+    if len(content) != size:
+        raise DamagedError(f"{folder / name}: {len(content)} bytes, {size} were written")
+    if sha256(content).hexdigest() != digest:
         raise DamagedError(f"{folder / name}: the content is not what was written (SHA-256 differs)")
     return content

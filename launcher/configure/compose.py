@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from launcher.configure.command_line import CommandLine
-from launcher.configure.explain import explain, first_line, no_such_key
+from launcher.configure.explain import explain, no_such_key
 from launcher.configure.schema import RunConfig, known_keys
-from launcher.processes.errors import SettingsError
+from launcher.processes.errors import SettingsError, first_line
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PATHS = ("data.root", "checkpoint.load")

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from launcher.configure.command_line import CommandLine
 from launcher.configure.schema import known_keys
-from launcher.processes.errors import SettingsError, closest
+from launcher.processes.errors import SettingsError, closest, first_line
 
 PARTS = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "data.train", "data.order", "data.test")
 FREE = (*PARTS, "ddp", "vars")
@@ -115,8 +115,3 @@ def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
 def _explain_choice(group: str, choice: str, text: str) -> str:
     options = [o.strip() for o in re.findall(r"^\t(.+)$", text, flags=re.MULTILINE) if "provider=" not in o]
     return f"{group}={choice}: there is no such choice{closest(choice, options)}; {group} can be {', '.join(options)}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of a message, without the details that libraries add."""
-    return str(error).strip().splitlines()[0]

@@ -52,7 +52,7 @@ def build_parts(run: RunConfig, device: torch.device) -> Parts:
     train = build_dataset(run, "train") if run.mode == "train" else None
     test = build_dataset(run, "test")
     metrics = {name: build_function(f"metrics.{name}", node) for name, node in run.metrics.items()}
-    return Parts(_build_model(run, device), _build_task(run), metrics, train, test)
+    return Parts(_build_model(run, device), _build_task(run, device), metrics, train, test)
 
 
 def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
@@ -64,6 +64,7 @@ def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
     node: Node | None = getattr(run.data, split)
     if not node:
         return None
+    seed_streams(run.seed, "data")  # the same for both splits, so that a random split fits together
     dataset = build(f"data.{split}", node)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise SettingsError(
@@ -132,7 +133,7 @@ def _build_model(run: RunConfig, device: torch.device) -> nn.Module:
     )
 
 
-def _build_task(run: RunConfig) -> Task:
+def _build_task(run: RunConfig, device: torch.device) -> Task:
     if not accepts("task", run.task, "loss"):
         return build("task", run.task)  # type: ignore[no-any-return]
     node = dict(run.loss)
@@ -140,4 +141,11 @@ def _build_task(run: RunConfig) -> Task:
         raise SettingsError(
             f"loss.reduction={node['reduction']}: the loop weights the rows itself; set loss.reduction=none"
         )
-    return build("task", run.task, loss=build_function("loss", node))  # type: ignore[no-any-return]
+    loss = build_function("loss", node)
+    if isinstance(loss, nn.Module):
+        if any(p.requires_grad for p in loss.parameters()):
+            raise SettingsError(
+                f"loss: {node['_target_']} has parameters, which do not learn there; put them in the model"
+            )
+        loss = loss.to(device)
+    return build("task", run.task, loss=loss)  # type: ignore[no-any-return]

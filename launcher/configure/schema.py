@@ -6,6 +6,7 @@ A node with a ``_target_`` (model, loss, optimizer, ...) names a class or functi
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from typing import Any, TypeAlias, get_type_hints
@@ -24,8 +25,9 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def _at_least(option: str, value: float | None, least: float) -> None:
-    if value is not None and value < least:
-        raise SettingsError(f"{option}={value} is too small: the least is {least:g}")
+    if value is not None and (value < least or not math.isfinite(value)):
+        size = "too small" if math.isfinite(value) else "no finite number"
+        raise SettingsError(f"{option}={value} is {size}: the least is {least:g}")
 
 
 @dataclass
@@ -223,6 +225,11 @@ class RunConfig:
                 raise SettingsError(
                     f"{name} has no _target_: choose one of conf/{name}/, e.g. {name}=NAME, or give {name}._target_"
                 )
+        for name, node in self.metrics.items():
+            if name in ("loss", "rows"):
+                raise SettingsError(f"metrics.{name}: the loop reports {name} itself; give the metric another name")
+            if not isinstance(node, dict):
+                raise SettingsError(f"metrics.{name}={node} is no _target_ node; remove it with ~metrics.{name}")
         split = "test" if self.mode == "evaluate" else "train"
         if "_target_" not in (getattr(self.data, split) or {}):
             raise SettingsError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,13 @@ def loader(
         num_workers=workers,
         persistent_workers=keep and workers > 0,
         pin_memory=device.type == "cuda",
-        collate_fn=getattr(dataset, "collate_fn", None),
+        collate_fn=collate_of(dataset),
         generator=torch.Generator().manual_seed(seed),
     )
+
+
+def collate_of(dataset: Any) -> Callable[[Any], Any] | None:
+    """How a dataset collates, or the one inside it, as inside a Subset; None: as torch does."""
+    while not hasattr(dataset, "collate_fn") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    return getattr(dataset, "collate_fn", None)

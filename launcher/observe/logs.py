@@ -7,7 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-CONSOLE = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader."""
+
+
+CONSOLE = _Screen(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class ConsoleHandler(logging.Handler):

@@ -40,6 +40,9 @@ class Done:
 class Observer:
     """Tells nothing; what all ranks but rank 0 use."""
 
+    def reached(self, done: Done) -> None:
+        """A step is done."""
+
     def trained(self, done: Done, values: Mapping[str, float]) -> None:
         """A line of training metrics."""
 
@@ -70,6 +73,7 @@ class RunObserver(Observer):
     ) -> None:
         self._evaluates = evaluates
         self._warned = False
+        self._done = Done()
         self._run_dir = run_dir
         self._status = status
         self._last_step = last_step
@@ -97,7 +101,12 @@ class RunObserver(Observer):
             with self._bar:
                 yield
         finally:
+            self._move(self._done)
             self._tensorboard.flush()
+
+    def reached(self, done: Done) -> None:
+        """A step is done; told when there is something to tell."""
+        self._done = done
 
     def trained(self, done: Done, values: Mapping[str, float]) -> None:
         """A line of training metrics, with rows per second since the last."""

@@ -85,10 +85,13 @@ def _from_slurm(environment: Mapping[str, str]) -> Rank:
     job = _number(environment, "SLURM_JOB_ID", default=0) * 7 + _number(environment, "SLURM_STEP_ID")
     node = _number(environment, "SLURM_NODEID", default=0)
     tasks = _tasks_per_node(_text(environment, "SLURM_STEP_TASKS_PER_NODE"))
+    rank, world_size = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
+    if not 0 <= rank < world_size:
+        raise SettingsError(f"SLURM_PROCID={rank} is outside 0 <= SLURM_PROCID < SLURM_NTASKS={world_size}; use srun")
     hosts = environment.get("SLURM_STEP_NODELIST") or _text(environment, "SLURM_JOB_NODELIST")
     return Rank(
-        rank=_number(environment, "SLURM_PROCID"),
-        world_size=_number(environment, "SLURM_NTASKS"),
+        rank=rank,
+        world_size=world_size,
         local_rank=_number(environment, "SLURM_LOCALID"),
         local_world_size=tasks[node] if node < len(tasks) else 1,
         host=environment.get("MASTER_ADDR") or ("127.0.0.1" if nodes == 1 else _first_host(hosts)),

@@ -34,3 +34,8 @@ def one_of(option: str, value: object, allowed: Iterable[str]) -> None:
     words = list(allowed)
     if value not in words:
         raise SettingsError(f"{option}={value} is not one of {', '.join(words)}{closest(str(value), words)}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message, without the details that libraries add."""
+    return str(error).strip().splitlines()[0]

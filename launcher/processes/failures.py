@@ -10,6 +10,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 
 from torch.distributed import DistError, Store
@@ -18,6 +19,7 @@ from launcher.processes.errors import FAILED, WRONG_SETTINGS, SettingsError
 
 BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 LAST_WORDS = timedelta(seconds=5)
+LONGEST = 60_000
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, rank: int) -> Failure:
         """Describe ``error`` as it was raised on ``rank``."""
+        message = printable(_text_of(error))
         if isinstance(error, KeyboardInterrupt):
-            return cls(rank, type(error).__name__, str(error) or "interrupted", "", FAILED)
+            return cls(rank, type(error).__name__, message or "interrupted", "", FAILED)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         status = WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
-        return cls(rank, type(error).__name__, str(error), text, status)
+        return cls(rank, type(error).__name__, message, printable(text), status)
 
     @property
     def headline(self) -> str:
@@ -52,6 +55,19 @@ class Failure:
             if self.exit_status == WRONG_SETTINGS
             else f"{self.traceback}error: {self.headline}"
         )
+
+
+def printable(text: str) -> str:
+    """``text`` as it can be printed and sent: bounded, and without the half characters that file names may hold."""
+    whole = text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n[...]\n{text[-LONGEST // 2 :]}"
+    return whole.encode("utf-8", "backslashreplace").decode()
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - the class is broken too
+        return f"(its text cannot be read: {type(second).__name__})"
 
 
 class AnotherFailedError(Exception):
@@ -90,7 +106,7 @@ def first_failure_of_another(store: Store, failure: Failure, attempt: int) -> Fa
 
 def told_before(store: Store, message: str) -> bool:
     """Whether ``message`` was claimed earlier by any rank of any attempt; claims it otherwise."""
-    return int(store.add(f"told/{message}", 1)) > 1
+    return int(store.add(f"told/{sha256(message.encode()).hexdigest()}", 1)) > 1
 
 
 def tell_torchrun(failure: Failure) -> None:

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 GRACE_S = 5.0
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
@@ -26,13 +27,14 @@ def end_on_sigterm() -> None:
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_end_after_grace, args=(reader, writer), daemon=True).start()
-    signal.signal(signal.SIGTERM, _raise)
+    for number in ENDING:
+        signal.signal(number, _raise)
 
 
 def ignore_signals() -> None:
-    """From here on the process ends by itself: SIGTERM and SIGINT change nothing."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """From here on the process ends by itself: signals change nothing."""
+    for number in (*ENDING, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _raise(number: int, _frame: FrameType | None) -> NoReturn:
@@ -44,7 +46,7 @@ def _raise(number: int, _frame: FrameType | None) -> NoReturn:
 
 def _end_after_grace(reader: socket.socket, _writer: socket.socket) -> None:
     """Wait for the byte that Python writes when SIGTERM arrives, in whatever the main thread is."""
-    while signal.SIGTERM not in reader.recv(1):
+    while reader.recv(1)[0] not in ENDING:
         pass
     time.sleep(GRACE_S)
     os._exit(1)

@@ -28,7 +28,7 @@ def threads_per_rank(rank: Rank, asked: int | None, users_own: str | None, cores
     """
     if asked is not None:
         return asked
-    if users_own and users_own.isdigit() and int(users_own) > 0:
+    if users_own and users_own.isdecimal() and int(users_own) > 0:
         return int(users_own)
     return rank.own_cores or max(1, cores // rank.local_world_size)
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from launcher.data.loaders import collate_of
 from launcher.processes.errors import SettingsError
 from launcher.processes.origin import is_users_own, users_place
 from launcher.training.compute import Compute
@@ -68,7 +69,8 @@ def check_test_rows(
         values = {name: metric(scores.prediction, scores.target) for name, metric in metrics.items()}
     _one_per_row("loss", scores.losses, rows, PER_ROW)
     for name, value in values.items():
-        if not isinstance(value, Tensor) or value.shape[:1] != (rows,):
+        sums_up = hasattr(metrics[name], "result")
+        if not isinstance(value, Tensor) or value.shape[:1] != (rows,) or (value.ndim > 1 and not sums_up):
             raise SettingsError(f"metrics.{name} gives {shapes(value)} for {rows} rows, one value per row is needed")
 
 
@@ -94,7 +96,7 @@ def first_rows(option: str, dataset: Dataset[Any]) -> tuple[Any, int]:
     """
     rows = min(ROWS, len(dataset))  # type: ignore[arg-type]
     try:
-        loader = DataLoader(dataset, batch_sampler=[list(range(rows))], collate_fn=getattr(dataset, "collate_fn", None))
+        loader = DataLoader(dataset, batch_sampler=[list(range(rows))], collate_fn=collate_of(dataset))
         return next(iter(loader)), rows
     except Exception as error:
         if is_users_own(error):

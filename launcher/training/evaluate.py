@@ -26,11 +26,13 @@ class Evaluator:
         metrics: name -> (prediction, target) -> one value per row. A metric with a method
             ``result(sums, rows) -> float`` may give a tensor per row and turn its sum over all rows into a number.
         compute: device and number format.
+        rows: that all ranks together must have seen; None: not known.
     """
 
     task: Task
     metrics: Mapping[str, Metric]
     compute: Compute
+    rows: int | None = None
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
@@ -44,7 +46,10 @@ class Evaluator:
         with evaluating(model):
             for batch in batches:
                 self._add(sums, model, batch)
-        return self._results(sums.over_all_ranks())
+        total = sums.over_all_ranks()
+        if self.rows is not None and total.rows != self.rows:
+            raise ValueError(f"{total.rows} rows were evaluated of {self.rows}: collating must not leave rows out")
+        return self._results(total)
 
     def _add(self, sums: Sums, model: nn.Module, batch: Any) -> None:
         with self.compute.autocast():

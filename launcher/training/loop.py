@@ -58,6 +58,12 @@ class Window:
         return mean
 
 
+def tell_epoch(dataset: Any, epoch: int) -> None:
+    """Tell a dataset that wants to know, before its loader's workers start."""
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)
+
+
 @dataclass(frozen=True)
 class Training:
     """A run that is ready to go.
@@ -83,11 +89,13 @@ class Training:
         window, done, state = Window(), Done(), "finished"
         for epoch in range(self.limits.epochs):
             self.sampler.set_epoch(epoch)
+            tell_epoch(self.loader.dataset, epoch)
             for micro_batches in by_step(self.loader, self.sampler):
                 rate = self.stepper.learning_rate
                 loss, rows = self.stepper.step(micro_batches)
                 window.add(loss, rows)
                 done = Done(done.step + 1, epoch, done.rows + rows)
+                self.observer.reached(done)
                 if done.step % self.limits.log_every == 0:
                     self._tell(done, window, rate)
                 if done.step == self.limits.last_step:

@@ -78,6 +78,11 @@ class Stepper:
         """The sum over the real rows of a micro-batch, in float32 at least: 16 bits would round the weight of a row."""
         with self.compute.autocast():
             losses = self.task.loss(self.model, self.compute.rows(batch))
+        if losses.shape != (share.rows,):
+            raise ValueError(
+                f"the task gives losses of shape {tuple(losses.shape)} for a micro-batch of {share.rows} rows: one "
+                "loss per row is needed, and collating must not leave rows out"
+            )
         return losses[: share.real_rows].to(torch.promote_types(losses.dtype, torch.float32)).sum()
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:

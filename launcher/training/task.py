@@ -65,6 +65,11 @@ class Supervised:
         inputs, target = batch
         prediction = model(inputs)
         losses = self._loss(prediction, target)
+        if losses.ndim > 1 and isinstance(target, Tensor) and losses.shape != target.shape:
+            raise ValueError(
+                f"prediction {tuple(prediction.shape)} and target {tuple(target.shape)} give losses "
+                f"{tuple(losses.shape)}: rows are mixed with one another; give prediction and target the same shape"
+            )
         return Scores(losses.flatten(1).mean(1) if losses.ndim > 1 else losses, prediction, target)
 
 

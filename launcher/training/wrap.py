@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.processes.errors import SettingsError, closest
+from launcher.processes.errors import SettingsError, closest, first_line
+
+RESERVED = ("module", "device_ids", "output_device", "process_group", "device_mesh")
 
 
 def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device: torch.device) -> nn.Module:
@@ -29,6 +31,8 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
         _compile(model, "inductor" if compiled is True else compiled)
     parameters = inspect.signature(DistributedDataParallel).parameters
     for name in options:
+        if name in RESERVED:
+            raise SettingsError(f"ddp.{name} is set by the launcher; leave it out")
         if name not in parameters:
             raise SettingsError(
                 f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}"
@@ -42,7 +46,10 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
     if switch == "forward_sync_buffers":
         asked.pop("broadcast_buffers", None)
     ids = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids, **asked)
+    try:
+        return DistributedDataParallel(model, device_ids=ids, **asked)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise SettingsError(f"ddp: DistributedDataParallel refuses: {first_line(error)}") from error
 
 
 def _compile(model: nn.Module, backend: str) -> None:
