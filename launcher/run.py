@@ -22,6 +22,7 @@ from launcher.configure.parts import (
     build_order,
     build_parts,
     build_scheduler,
+    channels_last,
 )
 from launcher.configure.schema import RunConfig
 from launcher.data.loaders import loader
@@ -144,7 +145,7 @@ def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[No
 
 
 def _compute(run: RunConfig, context: RankContext) -> Compute:
-    return Compute.of(run.trainer.precision, context.device, run.trainer.channels_last)
+    return Compute.of(run.trainer.precision, context.device, channels_last(run, context.device))
 
 
 def _check(parts: Parts, compute: Compute) -> None:

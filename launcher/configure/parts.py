@@ -21,6 +21,9 @@ from launcher.training.evaluate import Metric
 from launcher.training.task import Task
 from samplers import Order, Shuffled
 
+IMAGES = 4
+"""Dimensions of a batch of images, and of the weights of a convolution over them."""
+
 RUN_LENGTH = ("total_steps", "T_max", "total_iters")
 
 
@@ -128,9 +131,18 @@ def _build_model(run: RunConfig, device: torch.device) -> nn.Module:
     model = build("model", run.model)
     if not isinstance(model, nn.Module):
         raise SettingsError(f"model: {run.model['_target_']} gives {type(model).__name__}, not a torch.nn.Module")
-    return model.to(device).to(
-        memory_format=torch.channels_last if run.trainer.channels_last else torch.preserve_format
-    )
+    model = model.to(device)
+    if channels_last(run, device):
+        for weight in (p for p in model.parameters() if p.ndim == IMAGES):
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    return model
+
+
+def channels_last(run: RunConfig, device: torch.device) -> bool:
+    """Whether images lie in channels-last order: as ``trainer.channels_last`` says, or where it pays."""
+    if run.trainer.channels_last is None:
+        return device.type == "cpu" or run.trainer.precision != "fp32"
+    return run.trainer.channels_last
 
 
 def _build_task(run: RunConfig, device: torch.device) -> Task:

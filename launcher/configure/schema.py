@@ -109,7 +109,8 @@ class TrainerConfig:
         max_steps: stop after so many steps, if that comes first.
         precision: fp32, bf16 or fp16 (with loss scaling).
         compile: false, true, or the name of a torch.compile backend.
-        channels_last: keep images and convolutions in channels-last memory order.
+        channels_last: whether images and convolutions lie in channels-last memory order; null: where it pays, on CPUs
+            and with 16-bit formats.
         clip_norm: largest norm of the gradient; null: no clipping.
         evaluate_every: epochs between evaluations; 0: at the end only.
         log_every: steps between two lines of metrics.
@@ -120,7 +121,7 @@ class TrainerConfig:
     max_steps: int | None = None
     precision: str = "fp32"
     compile: Any = False
-    channels_last: bool = False
+    channels_last: bool | None = None
     clip_norm: float | None = None
     evaluate_every: int = 1
     log_every: int = 10

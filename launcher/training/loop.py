@@ -100,9 +100,9 @@ class Training:
                     self._tell(done, window, rate)
                 if done.step == self.limits.last_step:
                     break
-            self._tell(done, window, rate)
-            if self._evaluation_stops(done, epoch):
-                state = "stopped"
+            if self._pauses(done, epoch):
+                self._tell(done, window, rate)
+                state = "stopped" if self._evaluation_stops(done) else "finished"
             if state == "stopped" or done.step == self.limits.last_step:
                 break
         return state, done
@@ -111,11 +111,14 @@ class Training:
         if window.rows:
             self.observer.trained(done, {"loss": window.close(), "lr": rate})
 
-    def _evaluation_stops(self, done: Done, epoch: int) -> bool:
-        """Evaluate where it is due; whether the results fulfil the rule to stop."""
+    def _pauses(self, done: Done, epoch: int) -> bool:
+        """Whether this is the end of the run, or of an epoch after which an evaluation is due."""
         every = self.limits.evaluate_every
-        due = done.step == self.limits.last_step or (every > 0 and (epoch + 1) % every == 0)
-        if self.evaluate is None or not due:
+        return done.step == self.limits.last_step or (every > 0 and (epoch + 1) % every == 0)
+
+    def _evaluation_stops(self, done: Done) -> bool:
+        """Evaluate; whether the results fulfil the rule to stop."""
+        if self.evaluate is None:
             return False
         results = self.evaluate()
         self.observer.evaluated(done, results)
