@@ -134,7 +134,8 @@ def _build_model(run: RunConfig, device: torch.device) -> nn.Module:
     model = model.to(device)
     if channels_last(run, device):
         for weight in (p for p in model.parameters() if p.ndim == IMAGES):
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+            # Copied rather than asked for: where a dimension is 1 the old strides would do, but gradients get the new.
+            weight.data = torch.empty_like(weight.data, memory_format=torch.channels_last).copy_(weight.data)
     return model
 
 
