@@ -31,9 +31,14 @@ class FixedGlobalBatchSampler(DealtSampler):
     """Yields this rank's micro-batches, lists of dataset indices; give it to a DataLoader as `batch_sampler`.
 
     Global batch number k of an epoch holds the same rows whatever the number of ranks, the size of micro-batches, the
-    number of workers and the place where training was interrupted. (With `spread`, whether the tail makes a step
-    depends on the number of ranks; whole global batches do not.) Its rows are dealt to ranks like cards. Every rank
-    yields the same number of micro-batches, none smaller than `min_per_device`.
+    number of workers and the place where training was interrupted. (With `spread` and without shards, whether the tail
+    makes a step depends on the number of ranks; whole global batches do not.) Its rows are dealt to ranks like cards.
+    Every rank yields the same number of micro-batches, none smaller than `min_per_device`.
+
+    With `shard_rows` the rows are dealt to shards, which do not depend on the number of ranks, and a rank takes
+    neighbouring shards. Its micro-batches are made of whole shards, and `share` says which. Where each is a single
+    shard and the ranks do not divide the shards, some ranks yield one micro-batch less per step: a collective belongs
+    behind the last micro-batch of a step then.
 
     After a whole pass, iterating again moves to the next epoch by itself; an abandoned pass is repeated. A pass is
     whole when its last micro-batch was drawn. The workers of a loader draw ahead, so where a loop may break off, call
@@ -47,9 +52,11 @@ class FixedGlobalBatchSampler(DealtSampler):
         seed: of the shuffle, 0 where None; an order that has its own seed must have the same.
         tail: rows beyond the last whole global batch: `drop` leaves them out; `pad` fills the batch with rows from
             the start of the epoch's order; `spread` makes a smaller step of them where every rank gets
-            `min_per_device` rows, and else leaves them out; `carry` opens the next epoch with them.
+            `min_per_device` rows (every shard, where there are shards), and else leaves them out; `carry` opens the
+            next epoch with them.
         min_per_device: fewest rows of a micro-batch.
         max_per_device: most rows of a micro-batch, None for no limit; larger shares are accumulated.
+        shard_rows: fewest rows of a shard, of which a global batch has global_size // shard_rows; None for no shards.
         pad_weight: 0, padded rows do not count, or 1, they count like any other.
         allow_global_size_change: whether a state written with another global size is continued, by rows.
         compare_ranks: whether the ranks of torch.distributed compare their settings and positions at the start of
@@ -63,7 +70,7 @@ class FixedGlobalBatchSampler(DealtSampler):
 
     >>> sampler = FixedGlobalBatchSampler(10, 4, rank=0, world_size=2, min_per_device=1)
     >>> len(sampler), sampler.share(1)
-    (2, Share(step=1, rows=2, real_rows=2, global_rows=4, last_in_step=True))
+    (2, Share(step=1, rows=2, real_rows=2, global_rows=4, last_in_step=True, shards=range(0, 0)))
     """
 
     def __init__(  # noqa: PLR0913 - each setting is an option of its own
@@ -77,15 +84,16 @@ class FixedGlobalBatchSampler(DealtSampler):
         tail: str = "drop",
         min_per_device: int = 16,
         max_per_device: int | None = None,
+        shard_rows: int | None = None,
         pad_weight: int = 0,
         allow_global_size_change: bool = False,
         compare_ranks: bool | None = None,
         dataset: object = None,
     ) -> None:
         self.rank, size = resolve_ranks(rank, world_size)
-        self.plan = BatchPlan(global_size, size, min_per_device, max_per_device)
+        self.plan = BatchPlan(global_size, size, min_per_device, max_per_device, shard_rows)
         self.plan.check_works(self.rank)
-        self._world_size, self._most_rows = size, max(self.plan.micro_batches(0))
+        self._world_size, self._most_rows = size, len(self.plan.micro_span(0, 0))
         self._compares = compares_ranks(compare_ranks, left_out=rank is None, world_size=size)
         self.order = fitting_order(shuffled_order(source, seed), self.plan.global_size, tail)
         self.n = len(self.order)
@@ -115,7 +123,7 @@ class FixedGlobalBatchSampler(DealtSampler):
                 "move on",
                 self.epoch,
                 self._drawn,
-                self._pass.micro_batches,
+                self._pass.micro_batches(self.rank),
             )
         self._start(self._pass)
         rows = self._run(self._pass, self._passes)
@@ -124,7 +132,7 @@ class FixedGlobalBatchSampler(DealtSampler):
 
     def _warn_of_moving(self) -> None:
         """Say where moving on may leave rows out: workers draw ahead, so drawn does not mean trained on."""
-        last = self._pass.micro_batches - 1
+        last = self._pass.micro_batches(self.rank) - 1
         if self._described in {-1, last} and (self._exhausted or self._finished):
             return
         _log.warning(
@@ -139,7 +147,7 @@ class FixedGlobalBatchSampler(DealtSampler):
     def _run(self, current: Pass, number: int) -> Iterator[list[int]]:
         # Not in __iter__: loaders call that twice, and some ranks may do so when others do not.
         self._begin(current)
-        count = current.micro_batches
+        count = current.micro_batches(self.rank)
         for drawn, rows in enumerate(current.draw(self.rank, self.order), start=1):
             if number == self._passes:
                 self._drawn = drawn
@@ -173,7 +181,7 @@ class FixedGlobalBatchSampler(DealtSampler):
         """
         held = self._iterator is not None and self._iterator() is not None
         current = self._pass_of(self._pass.epoch + 1) if self._whole and not held else self._pass
-        return current.micro_batches
+        return current.micro_batches(self.rank)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
@@ -210,7 +218,7 @@ class FixedGlobalBatchSampler(DealtSampler):
         """
         number, count = (
             whole_number("micro_batch", micro_batch, remedy="count the micro-batches of the pass from 0"),
-            self._pass.micro_batches,
+            self._pass.micro_batches(self.rank),
         )
         if not 0 <= number < count:
             raise IndexError(
@@ -238,7 +246,7 @@ class FixedGlobalBatchSampler(DealtSampler):
         Raises:
             ValueError: training cannot stand there: not between two steps of the current pass.
         """
-        rows = self._pass.rows_drawn(self._drawn) if rows_done is None else rows_done
+        rows = self._pass.rows_drawn(self.rank, self._drawn) if rows_done is None else rows_done
         position = self._position_after(whole_number("rows_done", rows, minimum=0, remedy="count finished rows"))
         self._finished |= rows_done is not None and position.epoch > self.epoch
         return {

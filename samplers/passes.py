@@ -8,6 +8,7 @@ of the epoch before, and the epoch's own positions follow.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class Share:
         real_rows: the first so many of them count.
         global_rows: rows of its global batch that count, over all ranks: what the step divides by.
         last_in_step: whether the optimizer steps after it.
+        shards: the shards it holds: row i belongs to `shards[i % len(shards)]`; empty where shards are not in force.
     """
 
     step: int
@@ -46,6 +48,7 @@ class Share:
     real_rows: int
     global_rows: int
     last_in_step: bool
+    shards: range = range(0)
 
 
 def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
@@ -60,7 +63,8 @@ def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
         return tail
     reason = ""
     if tail == "spread":
-        reason = f", and they do not give min_per_device={plan.min_per_device} rows to each of {plan.active} ranks"
+        each = f"{plan.shards} shards" if plan.shards else f"{plan.active} ranks"
+        reason = f", and they do not give min_per_device={plan.min_per_device} rows to each of {each}"
     raise ValueError(
         f"global_size={plan.global_size} with tail={tail!r} leaves no whole global batch in n={n} rows{reason}: lower "
         "global_size, give more rows, or set tail='pad'"
@@ -117,17 +121,16 @@ class Pass:
         """Place after the last row of the last step."""
         return self.start + self.whole_steps * self.plan.global_size + self.tail_rows
 
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of the pass, the same number on every rank."""
-        tail = self.plan.micro_count(self.tail_rows) if self.tail_rows else 0
-        return self.whole_steps * self.plan.micro_count(self.plan.global_size) + tail
+    def micro_batches(self, rank: int) -> int:
+        """Micro-batches of the pass on `rank`; the same number on every rank where shards are not in force."""
+        tail = self.plan.micro_count(rank, self.tail_rows) if self.tail_rows else 0
+        return self.whole_steps * self.plan.micro_count(rank) + tail
 
-    def rows_drawn(self, micro_batches: int) -> int:
+    def rows_drawn(self, rank: int, micro_batches: int) -> int:
         """Rows done, counted from the start of the epoch, by the steps whole within the first `micro_batches`."""
-        if micro_batches == self.micro_batches:
+        if micro_batches == self.micro_batches(rank):
             return self.end
-        return self.start + micro_batches // self.plan.micro_count(self.plan.global_size) * self.plan.global_size
+        return self.start + micro_batches // self.plan.micro_count(rank) * self.plan.global_size
 
     def facts(self) -> dict[str, Any]:
         """What must be the same on every rank, fit for JSON."""
@@ -139,46 +142,51 @@ class Pass:
 
     def share(self, rank: int, micro_batch: int) -> Share:
         """Describe micro-batch number `micro_batch` of the pass on `rank`, in O(1)."""
-        count = self.plan.micro_count(self.plan.global_size)
+        count = self.plan.micro_count(rank)
         step = min(micro_batch // count, self.whole_steps)
         place, rows = micro_batch - step * count, self.step_rows(step)
-        first, stop = self.plan.micro_span(rank, place, rows)
+        span = self.plan.micro_span(rank, place, rows)
         at = self.start + step * self.plan.global_size
         counting = rows if self.pad_counts else min(rows, self.places - at)
-        # Row t of the share lies at place t * active + rank of the global batch.
-        real = max(0, -(-(counting - rank) // self.plan.active))
         return Share(
             step=self.start // self.plan.global_size + step,
-            rows=stop - first,
-            real_rows=min(max(real - first, 0), stop - first),
+            rows=len(span),
+            real_rows=span.real_rows(counting),
             global_rows=counting,
-            last_in_step=place == self.plan.micro_count(rows) - 1,
+            last_in_step=place == self.plan.micro_count(rank, rows) - 1,
+            shards=span.held if self.plan.shards else range(0),
         )
 
     def draw(self, rank: int, order: Order) -> Iterator[list[int]]:
         """Yield the dataset indices of each micro-batch of `rank`, in order."""
-        step = 0
-        while step < self.steps:
-            rows = self.step_rows(step)
-            share = self.plan.share_rows(rank, rows)
-            stop = min(step + max(1, _AHEAD // share), max(self.whole_steps, step + 1))
-            spans = [self.plan.micro_span(rank, place, rows) for place in range(self.plan.micro_count(rows))]
-            drawn = self._indices(order, self._places(rank, step, stop, share)).tolist()
-            for base in range(0, len(drawn), share):
-                for first, last in spans:
-                    yield drawn[base + first : base + last]
-            step = stop
+        for first, stop in ((0, self.whole_steps), (self.whole_steps, self.steps)):
+            if first < stop:
+                yield from self._draw_alike(rank, order, range(first, stop))
 
-    def _places(self, rank: int, step: int, stop: int, share: int) -> Integers:
-        """Places of a rank's rows in steps [step, stop), dealt like cards: int64, one step after the other."""
-        first = self.start + rank + np.arange(step, stop, dtype=np.int64) * self.plan.global_size
-        return (first[:, None] + np.arange(share, dtype=np.int64) * self.plan.active).reshape(-1)
+    def _draw_alike(self, rank: int, order: Order, steps: range) -> Iterator[list[int]]:
+        """Yield the micro-batches of `steps`, whose global batches all have the same number of rows."""
+        spans = self.plan.micro_spans(rank, self.step_rows(steps.start))
+        positions = np.concatenate([span.positions() for span in spans])
+        ends = [0, *accumulate(map(len, spans))]
+        ahead = max(1, _AHEAD // len(positions))
+        for at in range(0, len(steps), ahead):
+            drawn = self._indices(order, self._places(steps[at : at + ahead], positions)).tolist()
+            for base in range(0, len(drawn), len(positions)):
+                for first, last in pairwise(ends):
+                    yield drawn[base + first : base + last]
+
+    def _places(self, steps: range, positions: Integers) -> Integers:
+        """Places of the rows at `positions` of each of `steps`, one step after the other: int64."""
+        firsts = self.start + np.arange(steps.start, steps.stop, dtype=np.int64) * self.plan.global_size
+        return (firsts[:, None] + positions).reshape(-1)
 
     def _indices(self, order: Order, places: Integers) -> Integers:
         if self.tail == "pad":
             return order.indices(self.epoch, places % self.n)
-        if self.carried == 0 or places[0] >= self.carried:
+        before = places < self.carried
+        if not before.any():
             return order.indices(self.epoch, places - self.carried)
-        before = int(np.searchsorted(places, self.carried))
-        opening = order.indices(self.epoch - 1, places[:before] + (self.n - self.carried))
-        return np.concatenate([opening, order.indices(self.epoch, places[before:] - self.carried)])
+        rows = np.empty_like(places)
+        rows[before] = order.indices(self.epoch - 1, places[before] + (self.n - self.carried))
+        rows[~before] = order.indices(self.epoch, places[~before] - self.carried)
+        return rows

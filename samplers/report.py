@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import TYPE_CHECKING
 
 from samplers.passes import Pass, check_tail
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from samplers.plan import BatchPlan
 
 __all__ = ["PlanReport", "report_plan"]
+
+_LISTED = 8
+"""Most numbers that are listed one by one."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,10 @@ class PlanReport:
         ranks_working: ranks that take rows.
         ranks_idle: ranks that take none.
         steps_per_epoch: optimizer steps of an epoch; with tail `carry`, of the first one.
-        micro_batches_per_step: micro-batches of every rank in a whole step.
+        shards: shards of a global batch, 0 where shards are not in force.
+        most_shards: most shards of a rank.
+        fewest_shards: fewest shards of a rank that works.
+        micro_batches_per_step: micro-batches of a rank in a whole step; with shards, the most of any rank.
         largest_share: most rows of a rank in a step.
         smallest_share: fewest rows of a rank in a whole step.
         largest_micro_batch: most rows of a micro-batch.
@@ -44,6 +51,9 @@ class PlanReport:
     ranks_working: int
     ranks_idle: int
     steps_per_epoch: int
+    shards: int
+    most_shards: int
+    fewest_shards: int
     micro_batches_per_step: int
     largest_share: int
     smallest_share: int
@@ -62,18 +72,53 @@ class PlanReport:
         return self.steps_per_epoch * count
 
     def __str__(self) -> str:
-        return "\n".join([*self._head(), self._tail_line()])
+        return "\n".join([*self._head(), *self._shard_lines(), *self._epoch_lines()])
 
     def _head(self) -> list[str]:
         idle = f", {self.ranks_idle} of {self.world_size} idle" if self.ranks_idle else ""
-        whole, rest = divmod(self.n, self.global_size)
         ranks = f"{self.ranks_working} rank" + "s" * (self.ranks_working > 1)
         share = _span(self.smallest_share, self.largest_share)
         micro = _span(self.smallest_micro_batch, self.largest_micro_batch)
         return [
             f"global batch     {self.global_size} rows = {ranks} x {share} rows{idle}",
-            f"micro-batches    {self.micro_batches_per_step} per step on every rank, {micro} rows each",
+            f"micro-batches    {self._micro_counts()}, {micro} rows each",
+        ]
+
+    def _micro_counts(self) -> str:
+        most = self.micro_batches_per_step
+        # Single shards that the ranks do not divide are the one case in which ranks differ.
+        if self.shards and self.fewest_shards < most:
+            return f"{self.fewest_shards} or {most} per step, by rank"
+        return f"{most} per step on every rank"
+
+    def _shard_lines(self) -> list[str]:
+        """Which numbers of devices divide the shards, and what one that does not costs."""
+        if not self.shards:
+            return []
+        rows = _span(self.global_size // self.shards, -(-self.global_size // self.shards))
+        divide = f"{_listed(_divisors(self.shards))} devices divide them evenly" if self.shards > 1 else "for 1 device"
+        even = f"shards           {self.shards} x {rows} rows: {divide}"
+        if self.most_shards == self.fewest_shards:
+            return [even]
+        longer = (self.most_shards * self.ranks_working / self.shards - 1) * 100
+        cost = (
+            f"                 {self.ranks_working} devices take {self._shards_of_ranks()}: a step lasts as long as "
+            f"{self.most_shards} shards, {longer:.3g} % more than an even split"
+        )
+        return [even, cost]
+
+    def _shards_of_ranks(self) -> str:
+        if self.ranks_working > _LISTED:
+            return f"{self.fewest_shards} or {self.most_shards}"
+        larger = self.shards % self.ranks_working
+        counts = [self.most_shards] * larger + [self.fewest_shards] * (self.ranks_working - larger)
+        return ", ".join(map(str, counts))
+
+    def _epoch_lines(self) -> list[str]:
+        whole, rest = divmod(self.n, self.global_size)
+        return [
             f"epoch            {self.n} rows = {whole} x {self.global_size} + {rest}: {self.steps_per_epoch} steps",
+            self._tail_line(),
         ]
 
     def _tail_line(self) -> str:
@@ -85,7 +130,8 @@ class PlanReport:
         elif self.rows_carried:
             text = f"carry: {self.rows_carried} rows of the first epoch open the second"
         elif self.rows_dropped:
-            why = " (too few for every rank)" if self.tail == "spread" else ""
+            each = "shard" if self.shards else "rank"
+            why = f" (too few for every {each})" if self.tail == "spread" else ""
             text = f"{self.tail}: rows left out of every epoch: {self.rows_dropped}{why}"
         else:
             text = f"spread: the last step has {self.last_step_rows} rows"
@@ -112,7 +158,10 @@ def report_plan(plan: BatchPlan, n: int, tail: str) -> PlanReport:
         ranks_working=plan.active,
         ranks_idle=plan.idle,
         steps_per_epoch=epoch.steps,
-        micro_batches_per_step=plan.micro_count(plan.global_size),
+        shards=plan.shards,
+        most_shards=len(plan.shard_range(0)),
+        fewest_shards=len(plan.shard_range(plan.active - 1)),
+        micro_batches_per_step=plan.micro_count(0),
         largest_share=plan.share_rows(0),
         smallest_share=plan.share_rows(plan.active - 1),
         largest_micro_batch=max(sizes),
@@ -125,9 +174,22 @@ def report_plan(plan: BatchPlan, n: int, tail: str) -> PlanReport:
 
 
 def _micro_sizes(plan: BatchPlan, rows: int) -> tuple[int, int]:
-    """Largest and smallest micro-batch of a global batch of `rows` rows."""
-    count = plan.micro_count(rows)
-    return -(-plan.share_rows(0, rows) // count), plan.share_rows(plan.active - 1, rows) // count
+    """Largest and smallest micro-batch of a global batch of `rows` rows: the first of all, and the last."""
+    last = plan.active - 1
+    return len(plan.micro_span(0, 0, rows)), len(plan.micro_span(last, plan.micro_count(last, rows) - 1, rows))
+
+
+def _divisors(number: int) -> list[int]:
+    """Numbers that divide `number`, ascending; of one beyond 2**32 perhaps not all."""
+    small = [other for other in range(1, min(isqrt(number), 1 << 16) + 1) if number % other == 0]
+    return sorted({*small, *(number // other for other in small)})
+
+
+def _listed(numbers: list[int]) -> str:
+    """Two numbers or more as text, the last and at most so many of the others."""
+    shown = numbers[:-1][: _LISTED - 1]
+    more = ", ..." if len(shown) < len(numbers) - 1 else ""
+    return f"{', '.join(map(str, shown))}{more} or {numbers[-1]}"
 
 
 def _span(low: int, high: int) -> str:

@@ -236,7 +236,7 @@ class FixedGlobalBatchStream:
             whole_number("rows_done", rows_done, minimum=0, remedy="count finished rows"),
             self.plan.global_size,
         )
-        drawn = self._pass.first_row + self._drawn // self.plan.micro_count(size) * size
+        drawn = self._pass.first_row + self._drawn // self.plan.micro_count(self.rank) * size
         if not self._pass.first_row <= rows <= drawn or (rows - self._pass.first_row) % size:
             raise ValueError(
                 f"rows_done={rows} is no place between two steps of epoch {self.epoch}: this pass starts at "

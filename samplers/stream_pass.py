@@ -104,21 +104,20 @@ class StreamPass:
 
     def micro_batches(self, step: Step) -> Iterator[list[Any]]:
         """Yield the rows of each micro-batch of a step."""
-        for place in range(self.plan.micro_count(self.plan.global_size)):
-            first, stop = self.plan.micro_span(self._dealt(step.number), place, self.plan.global_size)
-            yield step.rows[first:stop]
+        for span in self.plan.micro_spans(self._dealt(step.number)):
+            yield step.rows[span.start : span.stop]
 
     def share(self, micro_batch: int) -> Share:
         """Describe a micro-batch that was drawn, in O(1)."""
         size = self.plan.global_size
-        count = self.plan.micro_count(size)
+        count = self.plan.micro_count(self.rank)
         step, place = divmod(micro_batch, count)
         real, total = self._padded.get(step, (size, size))
-        first, stop = self.plan.micro_span(self._dealt(step), place, size)
+        span = self.plan.micro_span(self._dealt(step), place)
         return Share(
             step=self.first_row // size + step,
-            rows=stop - first,
-            real_rows=min(max(real - first, 0), stop - first),
+            rows=len(span),
+            real_rows=min(max(real - span.start, 0), len(span)),
             global_rows=total,
             last_in_step=place == count - 1,
         )

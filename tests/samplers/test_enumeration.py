@@ -47,9 +47,9 @@ def streams(current, order):
 def steps(current, order):
     """Rows of each step in the order of their places, after checking what is said of every micro-batch."""
     drawn = streams(current, order)
-    assert {len(stream) for stream in drawn} == {current.micro_batches}
+    assert {len(stream) for stream in drawn} == {current.micro_batches(0)}
     found, place = [], 0
-    while place < current.micro_batches:
+    while place < current.micro_batches(0):
         stop = place + 1
         while not current.share(0, stop - 1).last_in_step:
             stop += 1
@@ -90,13 +90,13 @@ def test_every_stop_continues_with_what_was_left(tail, size):
     orders = {n: Shuffled(n, seed=size) for n in ROWS}
     for whole in passes(size, tail, 1):
         drawn = streams(whole, orders[whole.n])
-        count = whole.plan.micro_count(size)
+        count = whole.plan.micro_count(0)
         for stop in range(1, whole.steps):
             rest = Pass(whole.plan, whole.n, tail, 1, start=stop * size, carried=whole.carried)
             assert streams(rest, orders[whole.n]) == [stream[stop * count :] for stream in drawn]
             assert rest.share(0, 0) == whole.share(0, stop * count)
-            assert rest.share(rest.plan.active - 1, rest.micro_batches - 1) == whole.share(
-                rest.plan.active - 1, whole.micro_batches - 1
+            assert rest.share(rest.plan.active - 1, rest.micro_batches(0) - 1) == whole.share(
+                rest.plan.active - 1, whole.micro_batches(0) - 1
             )
 
 
@@ -108,7 +108,7 @@ def test_the_report_counts_what_is_dealt(tail, size):
         dealt = streams(current, Shuffled(current.n))
         sizes = [len(rows) for stream in dealt for rows in stream]
         ranks = range(current.plan.active)
-        shares = [current.share(rank, place) for rank in ranks for place in range(current.micro_batches)]
+        shares = [current.share(rank, place) for rank in ranks for place in range(current.micro_batches(0))]
         real = sum(share.real_rows for share in shares)
         assert report.steps_per_epoch == current.steps
         assert report.rows_padded == sum(sizes) - real
