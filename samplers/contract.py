@@ -17,7 +17,7 @@ import pickle
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -58,13 +58,16 @@ class GlobalBatch:
         step: its number, counted from the start of the epoch.
         shares: the micro-batches of each rank.
         real: indices of the rows that count, sorted.
-        dealt: the same in the order of their positions, as position p goes to rank p mod ranks.
+        dealt: the same in the order of their positions, as position p goes to rank p mod ranks, or to shard p mod
+            shards where shards are in force.
+        shards: rows of each shard of each rank, padded ones included; empty where shards are not in force.
     """
 
     step: int
     shares: tuple[tuple[tuple[int, ...], ...], ...]
     real: tuple[int, ...]
     dealt: tuple[int, ...]
+    shards: tuple[tuple[int, ...], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -76,39 +79,73 @@ def global_batches(samplers: Sequence[Any]) -> list[GlobalBatch]:
     """Run one pass of the samplers of all ranks and put its steps together.
 
     Raises:
-        ContractError: ranks yield different numbers of micro-batches, or not as many as `len` says, or their shares
-            contradict each other.
+        ContractError: ranks yield different numbers of steps, or of micro-batches where shards are not in force, or
+            not as many as `len` says, or their shares contradict each other.
     """
     promised = [len(sampler) for sampler in samplers]
     passes = [[tuple(rows) for rows in sampler] for sampler in samplers]
     drawn = [len(rows) for rows in passes]
     _demand(drawn == promised, f"len says {promised} micro-batches on the ranks, iterating yields {drawn}")
-    _demand(len(set(drawn)) == 1, f"ranks yield different numbers of micro-batches: {drawn}")
-    steps: list[list[int]] = []
-    for place in range(drawn[0]):
-        if place == 0 or _share(samplers[0], place - 1, passes[0]).last_in_step:
-            steps.append([])
-        steps[-1].append(place)
-    return [_gather(samplers, passes, places) for places in steps]
-
-
-def _gather(samplers: Sequence[Any], passes: list[_Rows], places: list[int]) -> GlobalBatch:
     told = [
-        (_share(sampler, place, rows), rows[place])
+        [_Told(_share(sampler, place, rows), rows[place]) for place in range(len(rows))]
         for sampler, rows in zip(samplers, passes, strict=True)
-        for place in places
     ]
-    step = told[0][0].step
-    _demand(all(share.step == step for share, _ in told), f"ranks disagree on the step of micro-batches {places}")
-    by_rank = [
-        [row for share, rows in told[first : first + len(places)] for row in rows[: share.real_rows]]
-        for first in range(0, len(told), len(places))
-    ]
-    dealt = tuple(row for turn in zip_longest(*by_rank) for row in turn if row is not None)
-    real = tuple(sorted(dealt))
-    counts = {share.global_rows for share, _ in told} - {_UNKNOWN}
-    _demand(counts <= {len(real)}, f"step {step} has {len(real)} rows that count, share says {sorted(counts)}")
-    return GlobalBatch(step, tuple(tuple(rows[place] for place in places) for rows in passes), real, dealt)
+    sharded = any(micro.share.shards for rank in told for micro in rank)
+    _demand(sharded or len(set(drawn)) == 1, f"ranks yield different numbers of micro-batches: {drawn}")
+    ranks = [_by_step(rank) for rank in told]
+    counts = [len(steps) for steps in ranks]
+    _demand(len(set(counts)) == 1, f"ranks take different numbers of steps: {counts}")
+    return [_gather(shares, sharded=sharded) for shares in zip(*ranks, strict=True)]
+
+
+class _Told(NamedTuple):
+    """A micro-batch and what its sampler says of it."""
+
+    share: Share
+    rows: tuple[int, ...]
+
+
+def _by_step(told: list[_Told]) -> list[list[_Told]]:
+    """The micro-batches of one rank, those of a step together."""
+    steps: list[list[_Told]] = []
+    for place, micro in enumerate(told):
+        if place == 0 or told[place - 1].share.last_in_step:
+            steps.append([])
+        steps[-1].append(micro)
+    return steps
+
+
+def _gather(shares: tuple[list[_Told], ...], *, sharded: bool) -> GlobalBatch:
+    """Put together what the ranks have of one step."""
+    told = [micro for share in shares for micro in share]
+    step = told[0].share.step
+    _demand(all(micro.share.step == step for micro in told), f"ranks disagree on which step follows: {step} on rank 0")
+    counts = [len(share) for share in shares]
+    _demand(sharded or len(set(counts)) == 1, f"step {step}: ranks have different numbers of micro-batches: {counts}")
+    by_rank = [_hands(share, rank) for rank, share in enumerate(shares)]
+    held = [hand for hands in by_rank for hand in hands]
+    _demand(held == list(range(len(held))), f"step {step}: ranks hold shards {held}, not each once and in order")
+    counting = [[row for row, real in hand if real] for hands in by_rank for hand in hands.values()]
+    dealt = tuple(row for turn in zip_longest(*counting) for row in turn if row is not None)
+    sums = {micro.share.global_rows for micro in told} - {_UNKNOWN}
+    _demand(sums <= {len(dealt)}, f"step {step} has {len(dealt)} rows that count, share says {sorted(sums)}")
+    return GlobalBatch(
+        step,
+        shares=tuple(tuple(micro.rows for micro in share) for share in shares),
+        real=tuple(sorted(dealt)),
+        dealt=dealt,
+        shards=tuple(tuple(map(len, hands.values())) for hands in by_rank) if sharded else (),
+    )
+
+
+def _hands(share: list[_Told], rank: int) -> dict[int, list[tuple[int, bool]]]:
+    """Rows of each shard that a rank holds, or without shards of the rank, each with whether it counts."""
+    hands: dict[int, list[tuple[int, bool]]] = {}
+    for told, rows in share:
+        held = told.shards or [rank]
+        for place, row in enumerate(rows):
+            hands.setdefault(held[place % len(held)], []).append((row, place < told.real_rows))
+    return hands
 
 
 def _share(sampler: Any, place: int, drawn: _Rows) -> Share:
@@ -141,7 +178,10 @@ def check_same_batches(
 def check_no_starved_rank(
     make: Callable[[int, int], Any], world_sizes: Iterable[int] = (1, 2, 3), *, min_per_device: int = 1, epochs: int = 2
 ) -> None:
-    """Contract 2: no micro-batch below `min_per_device` rows, and shares of a step differ by one row at most."""
+    """Contract 2: no micro-batch below `min_per_device` rows, and shares of a step differ by one row at most.
+
+    With shards: no shard below that either, shards differ by one row at most and shares by one shard at most.
+    """
     for world_size in world_sizes:
         world = _world(make, world_size)
         for epoch in range(epochs):
@@ -150,8 +190,18 @@ def check_no_starved_rank(
                 where = f"epoch {epoch}, step {batch.step}, {world_size} ranks"
                 smallest = min(len(rows) for share in batch.shares for rows in share)
                 _demand(smallest >= min_per_device, f"{where}: a micro-batch has {smallest} rows, not {min_per_device}")
-                sizes = [sum(map(len, share)) for share in batch.shares]
-                _demand(max(sizes) - min(sizes) <= 1, f"{where}: shares differ by more than one row: {sizes}")
+                _check_even(batch, where, min_per_device)
+
+
+def _check_even(batch: GlobalBatch, where: str, min_per_device: int) -> None:
+    if not batch.shards:
+        sizes = [sum(map(len, share)) for share in batch.shares]
+        _demand(max(sizes) - min(sizes) <= 1, f"{where}: shares differ by more than one row: {sizes}")
+        return
+    sizes, counts = [rows for shards in batch.shards for rows in shards], [len(shards) for shards in batch.shards]
+    _demand(min(sizes) >= min_per_device, f"{where}: a shard has {min(sizes)} rows, not {min_per_device}")
+    _demand(max(sizes) - min(sizes) <= 1, f"{where}: shards differ by more than one row: {sizes}")
+    _demand(max(counts) - min(counts) <= 1, f"{where}: shares differ by more than one shard: {counts}")
 
 
 def check_resume(make: Callable[[int, int], Any], world_sizes: Iterable[int] = (1, 2, 3), epochs: int = 2) -> None:
