@@ -79,6 +79,31 @@ class Tidy(FixedGlobalBatchSampler):
         return map(sorted, super().__iter__())
 
 
+class Misnamed(FixedGlobalBatchSampler):
+    """Counts the shards of each rank from 0."""
+
+    def share(self, micro_batch):
+        share = super().share(micro_batch)
+        return dataclasses.replace(share, shards=range(len(share.shards)))
+
+
+class ShardByShard(FixedGlobalBatchSampler):
+    """Puts one shard of a micro-batch behind the other, which is not what it says of its rows."""
+
+    def __iter__(self):
+        for place, rows in enumerate(super().__iter__()):
+            shards = len(super().share(place).shards)
+            yield [row for shard in range(shards) for row in rows[shard::shards]]
+
+
+class OneStep(FixedGlobalBatchSampler):
+    """Accumulates all micro-batches of rank 1 into one step."""
+
+    def share(self, micro_batch):
+        share = super().share(micro_batch)
+        return dataclasses.replace(share, last_in_step=share.last_in_step and self.rank != 1)
+
+
 @pytest.mark.parametrize(
     ("check", "make", "message"),
     [
@@ -96,6 +121,14 @@ class Tidy(FixedGlobalBatchSampler):
         (check_contract, fixed(kind=Forgetful), "share numbers the steps"),
         (check_contract, fixed(kind=Tidy), "epoch 0 has other global batches on 2 ranks: step 0"),
         (check_resume, fixed(kind=OfRank), "ranks write different states after 0 rows"),
+        (
+            check_same_batches,
+            fixed(kind=Misnamed, shard_rows=2),
+            r"step 0: ranks hold shards \[0, 1, 0, 1\], not each once and in order",
+        ),
+        (check_contract, fixed(kind=ShardByShard, shard_rows=2), "epoch 0 has other global batches on 2 ranks: step 0"),
+        (check_contract, fixed(kind=OneStep, shard_rows=2), r"ranks take different numbers of steps: \[5, 1\]"),
+        (check_contract, fixed(kind=OneStep), r"ranks take different numbers of steps: \[5, 1\]"),
     ],
 )
 def test_broken_samplers_are_found(check, make, message):
@@ -116,6 +149,44 @@ def test_starved_and_uneven_ranks_are_found():
     lists[1] = [[4, 5]]
     with pytest.raises(ContractError, match=r"ranks yield different numbers of micro-batches: \[2, 1\]"):
         global_batches(list(lists.values()))
+
+
+class OneMicroBatch(list):
+    """A rank that says of its one micro-batch which shards it holds."""
+
+    def __init__(self, rows, *shards):
+        super().__init__([rows])
+        self.shards = shards
+
+    def share(self, micro_batch):
+        return Share(micro_batch, len(self[0]), len(self[0]), self.total, True, self.shards)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([OneMicroBatch([0, 1, 4], 0, 1), OneMicroBatch([2, 5], 2)], "step 0, 2 ranks: a shard has 1 rows, not 2"),
+        (
+            [OneMicroBatch([0, 4, 6, 8], 0), OneMicroBatch([2, 5], 1)],
+            r"step 0, 2 ranks: shards differ by more than one row: \[4, 2\]",
+        ),
+        (
+            [OneMicroBatch([0, 1, 2, 4, 5, 6], 0, 1, 2), OneMicroBatch([3, 7], 3)],
+            r"step 0, 2 ranks: shares differ by more than one shard: \[3, 1\]",
+        ),
+    ],
+)
+def test_uneven_shards_are_found(ranks, message):
+    OneMicroBatch.total = sum(len(rank[0]) for rank in ranks)
+    with pytest.raises(ContractError, match=message):
+        check_no_starved_rank(lambda rank, _: ranks[rank], (2,), min_per_device=2)
+
+
+def test_shards_are_told_rank_by_rank():
+    samplers = [fixed(11, 11, shard_rows=3, max_per_device=4)(rank, 2) for rank in range(2)]
+    (batch,) = global_batches(samplers)
+    assert batch.shards == ((4, 4), (3,))
+    assert [len(share) for share in batch.shares] == [2, 1]
 
 
 def test_torchs_whole_batches_pass_where_the_world_divides_them():
