@@ -188,7 +188,8 @@ def carry_out(instructions: Instructions, rank: Rank, store: dist.Store) -> None
     _log_to(run_dir, rank)
     for note in instructions.notes if rank.rank == 0 else ():
         log.warning("%s", note)
-    threads = threads_per_rank(rank, run.launch.threads_per_rank, users_own_threads(rank, os.environ), usable_cores())
+    own = users_own_threads(rank, os.environ)
+    threads = threads_per_rank(rank, run.launch.threads_per_rank, own, usable_cores(), exact=run.batch.exact)
     use_threads(threads)
     if instructions.chdir:
         os.chdir(run_dir)

@@ -26,7 +26,7 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
         SettingsError: where the run could not start.
     """
     parts = build_parts(replace(run, mode="train"), torch.device("cpu"))
-    plan = plan_of(run.batch, rank.world_size)
+    plan = plan_of(run, rank.world_size)
     try:
         report = plan.report(len(parts.train), run.batch.tail)  # type: ignore[arg-type]
     except ValueError as error:
@@ -64,6 +64,7 @@ def _devices(run: RunConfig, rank: Rank) -> str:
         run.launch.threads_per_rank,
         users_own_threads(rank, os.environ),
         usable_cores(),
+        exact=run.batch.exact,
     )
     cuda = torch.cuda.device_count() if run.launch.device != "cpu" else 0
     kind = f"cuda, of which this node shows {cuda}" if cuda or run.launch.device == "cuda" else "cpu"

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
@@ -25,18 +26,19 @@ from launcher.configure.parts import (
     channels_last,
 )
 from launcher.configure.schema import RunConfig
-from launcher.data.loaders import loader
+from launcher.data.loaders import loader, reads_batches
 from launcher.observe.observer import Done, Observer, RunObserver
 from launcher.observe.status import Status
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import idle, process_group, release_idle
-from launcher.seeds import seed_streams, stream_seed
-from launcher.training.batchnorm import combine_buffers
-from launcher.training.check import check_test_rows, check_training_rows, same_everywhere
-from launcher.training.compute import Compute
+from launcher.seeds import stream_seed
+from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
+from launcher.training.compute import Compute, compute_exactly
 from launcher.training.evaluate import Evaluator
 from launcher.training.loop import Limits, Training
+from launcher.training.reduction import Averaged, Reduction
+from launcher.training.shards import InTreeOrder
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
 from launcher.training.wrap import wrap
@@ -76,11 +78,13 @@ def start(run: RunConfig, context: RankContext) -> None:
     Raises:
         SettingsError: for whatever turns out to be wrong before training.
     """
+    if run.batch.exact:
+        compute_exactly()
     if run.mode == "evaluate":
         with _group(run, context, context.rank.world_size):
             evaluate(run, context)
         return
-    plan = plan_of(run.batch, context.rank.world_size)
+    plan = plan_of(run, context.rank.world_size)
     if context.rank.rank >= plan.active:
         idle(context.store, context.rank)
         return
@@ -94,12 +98,11 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> None:
     parts = build_parts(run, context.device)
     if run.checkpoint.load:
         log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
-    _check(parts, _compute(run, context))
+    _check(run, parts, _compute(run, context))
     training = assemble(run, context, plan, parts)
-    seed_streams(run.seed, "rank", context.rank.rank)
     with training.observer.progress():
         state, done = training.run()
-    combine_buffers(parts.model, _weight(plan, context.rank))
+    training.stepper.reduction.combine_buffers()
     if context.rank.rank == 0:
         save_weights(context.run_dir / "checkpoints", done.step, parts.model)
         training.observer.ended(state, done, weights_sha256(parts.model), _tunable(run))
@@ -109,7 +112,7 @@ def evaluate(run: RunConfig, context: RankContext) -> None:
     """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once."""
     parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
-    _check(parts, _compute(run, context))
+    _check(run, parts, _compute(run, context))
     observer = _observer(run, context, context.rank.world_size)
     if context.rank.rank == 0:
         log.info("weights          %s\n%s", source, context.describe(context.rank.world_size))
@@ -121,15 +124,16 @@ def evaluate(run: RunConfig, context: RankContext) -> None:
 def assemble(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts) -> Training:
     """Put the parts of a training together; says what will happen."""
     assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
-    sampler = _sampler(run, plan, context.rank, parts.train)
+    train = _seeded(run, parts.train)
+    sampler = _sampler(run, plan, context.rank, train)
     report = sampler.report()
     limits = _limits(run, report.steps(run.trainer.epochs), parts)
     stepper = _stepper(run, context, plan, parts, limits.last_step)
     observer = _observer(run, context, plan.active, limits)
     if context.rank.rank == 0:
         log.info("%s\n%s", report, context.describe(plan.active))
-    rows = _loader(run, context, parts.train, sampler, keep=_workers_learn_the_epoch(parts.train))
-    evaluation = None if parts.test is None else _combined(run, context, plan, parts)
+    rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
+    evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
     return Training(stepper, sampler, rows, evaluation, observer, limits)
 
 
@@ -148,11 +152,13 @@ def _compute(run: RunConfig, context: RankContext) -> Compute:
     return Compute.of(run.trainer.precision, context.device, channels_last(run, context.device))
 
 
-def _check(parts: Parts, compute: Compute) -> None:
+def _check(run: RunConfig, parts: Parts, compute: Compute) -> None:
     """Before anything is trained: the same rows on every rank, and rows that the model can take."""
     same_everywhere({name: len(rows) for name, rows in _datasets(parts).items()})  # type: ignore[arg-type]
     if parts.train is not None:
         check_training_rows(parts.train, parts.model, parts.task, compute)
+        if run.batch.exact and _seeded(run, parts.train) is parts.train and not isinstance(parts.train, SeededRows):
+            check_draws_nothing(parts.train)
     if parts.test is not None:
         check_test_rows(parts.test, parts.model, parts.task, parts.metrics, compute)
 
@@ -173,6 +179,18 @@ def _limits(run: RunConfig, steps: int, parts: Parts) -> Limits:
     )
 
 
+def _seeded(run: RunConfig, rows: Dataset[Any]) -> Dataset[Any]:
+    """Rows with random streams of their own, where that is asked for and they are read one by one."""
+    if not run.seeds_rows or isinstance(rows, SeededRows) or (reads_batches(rows) and run.data.seeded_rows is None):
+        return rows
+    if reads_batches(rows):
+        raise SettingsError(
+            f"data.seeded_rows=true: {type(rows).__name__} of data.train reads whole batches (__getitems__ and "
+            "collate_fn), and no row of them can have a random stream of its own; let it read single rows"
+        )
+    return SeededRows(rows, stream_seed(run.seed, "rows"))  # type: ignore[arg-type]
+
+
 def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
     try:
         return FixedGlobalBatchSampler(
@@ -185,6 +203,7 @@ def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) ->
             tail=run.batch.tail,
             min_per_device=plan.min_per_device,
             max_per_device=plan.max_per_device,
+            shard_rows=plan.shard_rows,
             pad_weight=run.batch.pad_weight,
         )
     except ValueError as error:
@@ -193,23 +212,38 @@ def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) ->
 
 def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, steps: int) -> Stepper:
     optimizer = build_optimizer(run, parts.model)
+    model = wrap(parts.model, run.trainer.compile, run.ddp, context.device, averages=not run.batch.exact)
     return Stepper(
-        model=wrap(parts.model, run.trainer.compile, run.ddp, context.device),
+        model=model,
         task=parts.task,
         optimizer=optimizer,
         scheduler=build_scheduler(run, optimizer, steps),
         compute=_compute(run, context),
-        world_size=plan.active,
+        reduction=_reduction(run, plan, context.rank.rank, model),
         clip_norm=run.trainer.clip_norm,
     )
+
+
+def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module) -> Reduction:
+    if run.batch.exact:
+        return InTreeOrder(model, run.seed, [plan.shard_range(r) for r in range(plan.active)], rank)
+    return Averaged(model, run.seed, rank, plan.active, plan.share_rows(rank) / plan.global_size)
 
 
 def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[[], dict[str, float]]:
     assert parts.test is not None, "mode=evaluate needs data.test"  # noqa: S101 - our own mistake
     world_size = dist.get_world_size() if dist.is_initialized() else 1
-    batches = ExactlyOnceSampler(parts.test, run.data.evaluate_batch, context.rank.rank, world_size)
+    rank, exact = context.rank.rank, run.batch.exact
+    size = run.data.evaluate_batch
+    batches = ExactlyOnceSampler(parts.test, size, rank, world_size, whole_batches=exact)
     rows = _loader(run, context, parts.test, batches, keep=False)
-    evaluator = Evaluator(parts.task, parts.metrics, _compute(run, context), len(parts.test))  # type: ignore[arg-type]
+    evaluator = Evaluator(
+        task=parts.task,
+        metrics=parts.metrics,
+        compute=_compute(run, context),
+        rows=len(parts.test),  # type: ignore[arg-type]
+        place=(lambda number: number * world_size + rank) if exact else (lambda _: rank),
+    )
     return partial(evaluator.evaluate, parts.model, rows)
 
 
@@ -226,12 +260,14 @@ def _workers_learn_the_epoch(rows: Dataset[Any]) -> bool:
     return isinstance(rows, SeededRows) or not hasattr(rows, "set_epoch")
 
 
-def _combined(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts) -> Callable[[], dict[str, float]]:
+def _combined(
+    run: RunConfig, context: RankContext, parts: Parts, reduction: Reduction
+) -> Callable[[], dict[str, float]]:
     """The evaluation, with the buffers that all ranks made together."""
     evaluation = _evaluation(run, context, parts)
 
     def evaluate() -> dict[str, float]:
-        combine_buffers(parts.model, _weight(plan, context.rank))
+        reduction.combine_buffers()
         return evaluation()
 
     return evaluate
@@ -241,11 +277,6 @@ def _tunable(run: RunConfig) -> dict[str, Any]:
     """The settings by which runs are compared."""
     sections = ("seed", "batch", "model", "loss", "optimizer", "scheduler", "trainer", "vars")
     return {name: value for name, value in asdict(run).items() if name in sections}
-
-
-def _weight(plan: BatchPlan, rank: Rank) -> float:
-    """The part of the global batch that this rank takes."""
-    return plan.share_rows(rank.rank) / plan.global_size
 
 
 def _observer(run: RunConfig, context: RankContext, world_size: int, limits: Limits | None = None) -> Observer:

@@ -16,8 +16,13 @@ def stream_seed(seed: int, *place: object) -> int:
 
 
 def seed_streams(seed: int, *place: object) -> None:
-    """Seed the random streams of python, numpy and torch from ``seed`` and a place, such as the rank."""
+    """Seed the random streams of python, numpy and torch from ``seed`` and a place, such as the rank.
+
+    Of CUDA's, the one of the current device, once CUDA is in use.
+    """
     number = stream_seed(seed, *place)
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the stream that datasets of others draw from
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)  # torch.manual_seed asks every kind of device, 100 times slower
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)

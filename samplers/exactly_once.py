@@ -10,7 +10,7 @@ from samplers.agreement import compares_ranks
 from samplers.dealt import DealtSampler
 from samplers.orders import prepare_all, sequential_order, settled_order
 from samplers.ranks import resolve_ranks
-from samplers.settings import whole_number
+from samplers.settings import switch, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,8 @@ class ExactlyOnceSampler(DealtSampler):
         batch_size: most rows of a batch; the last one of a rank may be smaller.
         rank: this rank; with `world_size` left out too, both come from torch.distributed.
         world_size: number of ranks.
+        whole_batches: deal whole batches instead of rows, so that a batch holds the same rows on any number of ranks:
+            batch b, of rows b * batch_size and up, goes to rank b mod world_size. Ranks then differ by one batch.
 
     Raises:
         ValueError: no rows at all, a batch size below 1, or a rank outside the world.
@@ -41,7 +43,13 @@ class ExactlyOnceSampler(DealtSampler):
     """
 
     def __init__(
-        self, source: object, batch_size: int = 64, rank: int | None = None, world_size: int | None = None
+        self,
+        source: object,
+        batch_size: int = 64,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        whole_batches: bool = False,
     ) -> None:
         self.rank, self.world_size = resolve_ranks(rank, world_size)
         self._world_size = self.world_size
@@ -49,11 +57,13 @@ class ExactlyOnceSampler(DealtSampler):
         self._prepares = compares_ranks(None, left_out=rank is None, world_size=self.world_size)
         self.order = settled_order(sequential_order(source), type(self).__name__)
         self.n = len(self.order)
+        self._dealt = self._most_rows if switch("whole_batches", whole_batches) else 1
 
     @property
     def rows(self) -> int:
         """Rows that this rank evaluates."""
-        return (self.n - self.rank + self.world_size - 1) // self.world_size
+        turns, rest = divmod(self.n, self._dealt * self.world_size)
+        return turns * self._dealt + min(max(rest - self.rank * self._dealt, 0), self._dealt)
 
     def __len__(self) -> int:
         """Batches of this rank, exactly."""
@@ -66,6 +76,8 @@ class ExactlyOnceSampler(DealtSampler):
         step = max(1, _AHEAD // self._most_rows) * self._most_rows
         for first in range(0, self.rows, step):
             turns = np.arange(first, min(first + step, self.rows), dtype=np.int64)
-            drawn = self.order.indices(0, turns * self.world_size + self.rank).tolist()
+            dealt, place = np.divmod(turns, self._dealt)
+            rows = (dealt * self.world_size + self.rank) * self._dealt + place
+            drawn = self.order.indices(0, rows).tolist()
             for start in range(0, len(drawn), self._most_rows):
                 yield drawn[start : start + self._most_rows]

@@ -6,21 +6,29 @@ import math
 import re
 from dataclasses import replace
 
-from launcher.configure.schema import BatchConfig, RunConfig
+from launcher.configure.schema import RunConfig
 from launcher.processes.errors import SettingsError
 from samplers import BatchPlan
 
 
-def plan_of(batch: BatchConfig, world_size: int) -> BatchPlan:
-    """Who takes how many rows.
+def plan_of(run: RunConfig, world_size: int) -> BatchPlan:
+    """Who takes how many rows; with ``batch.exact=true``, of one shard at a time.
 
     Raises:
         SettingsError: where no plan fulfils the settings.
     """
+    batch = run.batch
     try:
-        return BatchPlan(batch.global_size, world_size, batch.min_per_device, batch.max_per_device)
+        plan = BatchPlan(batch.global_size, world_size, batch.min_per_device, batch.max_per_device, run.shard_rows)
     except ValueError as error:
         raise SettingsError(in_config_words(str(error))) from error
+    if run.batchnorm == "sync" and len(plan.micro_batches(0)) > 1:
+        raise SettingsError(
+            f"batchnorm=sync needs the whole global batch at once, and batch.max_per_device={batch.max_per_device} "
+            f"cuts the shares of {plan.active} devices into {len(plan.micro_batches(0))} micro-batches; raise "
+            "batch.max_per_device or set batchnorm=shard"
+        )
+    return replace(plan, max_per_device=-(-plan.global_size // plan.shards)) if batch.exact else plan
 
 
 def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
@@ -36,38 +44,56 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
     if run.mode == "evaluate":
         return run, []
     batch = run.batch
-    plan = plan_of(batch, world_size)
+    plan = plan_of(run, world_size)
+    ignored = _ignored(run)
     if plan.idle == 0:
-        return run, []
+        return run, ignored
+    least, option = (run.shard_rows, "shard_rows") if run.shard_rows else (batch.min_per_device, "min_per_device")
     most = (
-        f"batch.global_size={batch.global_size} feeds {plan.active} devices with "
-        f"batch.min_per_device={batch.min_per_device} rows each, and there are {world_size}"
+        f"batch.global_size={batch.global_size} feeds {plan.active} devices with batch.{option}={least} rows each, and "
+        f"there are {world_size}"
     )
-    needed = batch.min_per_device * world_size
+    needed = least * world_size
     if batch.too_many_devices == "error":
         raise SettingsError(
-            f"{most}; raise batch.global_size to {needed}, lower batch.min_per_device or start {plan.active} processes"
+            f"{most}; raise batch.global_size to {needed}, lower batch.{option} or start {plan.active} processes"
         )
     if batch.too_many_devices == "idle":
         note = (
             f"{plan.idle} of {world_size} devices idle: {most}; raise batch.global_size to {needed}, lower "
-            "batch.min_per_device, or let it grow with batch.too_many_devices=grow"
+            f"batch.{option}, or let it grow with batch.too_many_devices=grow"
         )
-        return run, [note]
-    return _grown(run, needed, most)
+        return run, [*ignored, note]
+    grown, notes = _grown(run, needed, most)
+    return grown, [*ignored, *notes]
+
+
+def _ignored(run: RunConfig) -> list[str]:
+    """Settings that have no effect beside others."""
+    found = []
+    if run.batch.shard_rows and not run.shard_rows:
+        found.append(
+            f"batch.shard_rows={run.batch.shard_rows} has no effect without batch.exact=true or batchnorm=shard"
+        )
+    if run.batch.exact and run.ddp:
+        names = ", ".join(f"ddp.{name}" for name in run.ddp)
+        found.append(f"{names}: no effect with batch.exact=true, which does without DistributedDataParallel")
+    return found
 
 
 def in_config_words(message: str) -> str:
     """A message about a plan or a sampler in the names of the settings."""
     message = re.sub(r"\bworld_size\b", "processes", message)
-    return re.sub(r"(?<![\w.])(global_size|min_per_device|max_per_device|tail|pad_weight)\b(?!:)", r"batch.\1", message)
+    return re.sub(
+        r"(?<![\w.])(global_size|min_per_device|max_per_device|shard_rows|tail|pad_weight)\b(?!:)", r"batch.\1", message
+    )
 
 
 def _grown(run: RunConfig, size: int, most: str) -> tuple[RunConfig, list[str]]:
     factor = size / run.batch.global_size
     notes = [f"batch.global_size grows from {run.batch.global_size} to {size}: {most}"]
     grown = replace(run, batch=replace(run.batch, global_size=size))
-    plan_of(grown.batch, size // run.batch.min_per_device)
+    plan_of(grown, size // (run.shard_rows or run.batch.min_per_device))
     if run.batch.lr_rule == "none":
         return grown, notes
     rate = run.optimizer.get("lr")

@@ -19,9 +19,13 @@ Node: TypeAlias = dict[str, Any]
 MODES = ("train", "evaluate", "plan")
 TOO_MANY_DEVICES = ("idle", "error", "grow")
 LR_RULES = ("none", "linear", "sqrt")
+BATCHNORM = ("local", "shard", "sync")
 PRECISIONS = ("fp32", "bf16", "fp16")
 BACKENDS = ("auto", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
+
+SHARD_ROWS = 32
+"""Rows of a shard where nothing is said: from here on, smaller micro-batches cost time."""
 
 
 def _at_least(option: str, value: float | None, least: float) -> None:
@@ -43,6 +47,10 @@ class BatchConfig:
         pad_weight: 0 or 1, the weight of padded rows in loss and metrics.
         too_many_devices: idle, error or grow, for devices beyond global_size // min_per_device.
         lr_rule: none, linear or sqrt, how optimizer.lr follows a global batch that grew.
+        exact: whether the weights are the same bits on any number of devices; the global batch is then computed shard
+            by shard and added up in one fixed order.
+        shard_rows: rows of a shard, a piece of the global batch that does not depend on the number of devices; where
+            batch.exact=true or batchnorm=shard. null: 32, or what global_size and min_per_device allow.
     """
 
     global_size: int = 128
@@ -52,12 +60,15 @@ class BatchConfig:
     pad_weight: int = 0
     too_many_devices: str = "idle"
     lr_rule: str = "none"
+    exact: bool = False
+    shard_rows: int | None = None
 
     def __post_init__(self) -> None:
         """Check every setting by itself."""
         _at_least("batch.global_size", self.global_size, 1)
         _at_least("batch.min_per_device", self.min_per_device, 1)
         _at_least("batch.max_per_device", self.max_per_device, 1)
+        _at_least("batch.shard_rows", self.shard_rows, 1)
         one_of("batch.tail", self.tail, TAILS)
         one_of("batch.too_many_devices", self.too_many_devices, TOO_MANY_DEVICES)
         one_of("batch.lr_rule", self.lr_rule, LR_RULES)
@@ -84,6 +95,8 @@ class DataConfig:
         test: ``_target_`` node of the dataset to evaluate on; null: no evaluation.
         root: folder of datasets on disk, relative to where the command was given.
         workers: loader processes per rank; 0: rows are read in the rank itself.
+        seeded_rows: whether the random streams are seeded for each row of data.train, so that augmentation depends on
+            neither devices nor workers; null: with batch.exact=true.
         evaluate_batch: rows that a device takes at once in evaluation.
     """
 
@@ -92,6 +105,7 @@ class DataConfig:
     test: Node | None = field(default_factory=dict)
     root: str = "data"
     workers: int = 0
+    seeded_rows: bool | None = None
     evaluate_batch: int = 256
 
     def __post_init__(self) -> None:
@@ -188,6 +202,8 @@ class RunConfig:
         mode: train, evaluate or plan.
         seed: of the initial weights, the order of rows and every random stream.
         batch: the global batch.
+        batchnorm: whose statistics BatchNorm layers take: local (of a micro-batch), shard (of batch.shard_rows rows
+            each, whatever the devices) or sync (of the whole global batch).
         data: the rows.
         model: ``_target_`` node of a torch.nn.Module.
         task: ``_target_`` node; its ``loss`` argument is filled with the built loss.
@@ -205,6 +221,7 @@ class RunConfig:
     mode: str = "train"
     seed: int = 0
     batch: BatchConfig = field(default_factory=BatchConfig)
+    batchnorm: str = "local"
     data: DataConfig = field(default_factory=DataConfig)
     model: Node = field(default_factory=dict)
     task: Node = field(default_factory=dict)
@@ -221,6 +238,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check what several sections must agree on."""
         one_of("mode", self.mode, MODES)
+        one_of("batchnorm", self.batchnorm, BATCHNORM)
+        if self.batchnorm == "sync" and self.batch.exact:
+            raise SettingsError(
+                "batchnorm=sync needs the rows of all devices at once, and batch.exact=true takes one shard at a time; "
+                "set batchnorm=shard"
+            )
         for name in ("model", "task") if self.mode == "evaluate" else ("model", "task", "optimizer"):
             if "_target_" not in getattr(self, name):
                 raise SettingsError(
@@ -254,6 +277,18 @@ class RunConfig:
         """The settings that ``to_json`` wrote."""
         run: RunConfig = _from_plain(cls, json.loads(text))
         return run
+
+    @property
+    def shard_rows(self) -> int | None:
+        """Rows of a shard; None where shards are not in force."""
+        if not self.batch.exact and self.batchnorm != "shard":
+            return None
+        return self.batch.shard_rows or max(self.batch.min_per_device, min(SHARD_ROWS, self.batch.global_size))
+
+    @property
+    def seeds_rows(self) -> bool:
+        """Whether each row of ``data.train`` is read with random streams of its own."""
+        return self.batch.exact if self.data.seeded_rows is None else self.data.seeded_rows
 
     @property
     def digest(self) -> str:

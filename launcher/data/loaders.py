@@ -34,6 +34,11 @@ def loader(
     )
 
 
+def reads_batches(dataset: Any) -> bool:
+    """Whether a dataset gives whole batches, collated, rather than rows."""
+    return hasattr(dataset, "__getitems__") and collate_of(dataset) is not None
+
+
 def collate_of(dataset: Any) -> Callable[[Any], Any] | None:
     """How a dataset collates, or the one inside it, as inside a Subset; None: as torch does."""
     while not hasattr(dataset, "collate_fn") and hasattr(dataset, "dataset"):

@@ -14,7 +14,7 @@ from launcher.processes.environment import Rank
 VARIABLE = "OMP_NUM_THREADS"
 
 
-def threads_per_rank(rank: Rank, asked: int | None, users_own: str | None, cores: int) -> int:
+def threads_per_rank(rank: Rank, asked: int | None, users_own: str | None, cores: int, *, exact: bool = False) -> int:
     """The number of threads for this rank.
 
     Args:
@@ -22,15 +22,17 @@ def threads_per_rank(rank: Rank, asked: int | None, users_own: str | None, cores
         asked: ``launch.threads_per_rank``; wins over everything.
         users_own: the user's own ``OMP_NUM_THREADS``; wins over the rule.
         cores: cores that this process may use.
+        exact: ``batch.exact``: the number must not depend on the number of ranks, since other threads round otherwise.
 
     Returns:
-        Otherwise the cores of its own, or the usable ones divided by the ranks of this node, at least one.
+        Otherwise one in exact mode, else the cores of its own, or the usable ones divided by the ranks of this node,
+        at least one.
     """
     if asked is not None:
         return asked
     if users_own and users_own.isdecimal() and int(users_own) > 0:
         return int(users_own)
-    return rank.own_cores or max(1, cores // rank.local_world_size)
+    return 1 if exact else rank.own_cores or max(1, cores // rank.local_world_size)
 
 
 def usable_cores() -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -74,6 +76,26 @@ def check_test_rows(
             raise SettingsError(f"metrics.{name} gives {shapes(value)} for {rows} rows, one value per row is needed")
 
 
+def check_draws_nothing(dataset: Dataset[Any]) -> None:
+    """Read the first rows of ``data.train``, which have no random streams of their own.
+
+    Raises:
+        SettingsError: where that draws random numbers.
+    """
+    before = _streams()
+    first_rows("data.train", dataset)
+    if _streams() != before:
+        raise SettingsError(
+            "batch.exact=true: data.train draws random numbers that depend on who reads which rows; let it read single "
+            "rows (no __getitems__ with a collate_fn) and leave data.seeded_rows at null"
+        )
+
+
+def _streams() -> tuple[str, str, bytes]:
+    numpy = np.random.get_state()  # noqa: NPY002 - the stream that datasets of others draw from
+    return repr(random.getstate()), repr(numpy), torch.get_rng_state().numpy().tobytes()
+
+
 @contextmanager
 def _fitting(option: str, batch: Any, model: nn.Module) -> Iterator[None]:
     try:
@@ -96,7 +118,12 @@ def first_rows(option: str, dataset: Dataset[Any]) -> tuple[Any, int]:
     """
     rows = min(ROWS, len(dataset))  # type: ignore[arg-type]
     try:
-        loader = DataLoader(dataset, batch_sampler=[list(range(rows))], collate_fn=collate_of(dataset))
+        loader = DataLoader(
+            dataset,
+            batch_sampler=[list(range(rows))],
+            collate_fn=collate_of(dataset),
+            generator=torch.Generator(),  # the loader's own draw is not the dataset's
+        )
         return next(iter(loader)), rows
     except Exception as error:
         if is_users_own(error):

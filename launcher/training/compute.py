@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,14 @@ class Compute:
                 "trainer.precision=fp16: a gradient overflowed; step left out, loss scale %g", self.scaler.get_scale()
             )
         return taken
+
+
+def compute_exactly() -> None:
+    """Let every operation of this process give the same bits whenever it is given the same."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(mode=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
 
 
 def to_device(batch: Any, device: torch.device, channels_last: bool = False) -> Any:

@@ -27,12 +27,15 @@ class Evaluator:
             ``result(sums, rows) -> float`` may give a tensor per row and turn its sum over all rows into a number.
         compute: device and number format.
         rows: that all ranks together must have seen; None: not known.
+        place: of this rank's k-th batch in the order in which the sums of batches are added; batches of one place are
+            added up first.
     """
 
     task: Task
     metrics: Mapping[str, Metric]
     compute: Compute
     rows: int | None = None
+    place: Callable[[int], int] = lambda _: 0
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
@@ -42,11 +45,11 @@ class Evaluator:
             model: not wrapped, since ranks may have different numbers of batches.
             batches: this rank's rows.
         """
-        sums = Sums()
+        sums: dict[int, Sums] = {}
         with evaluating(model):
-            for batch in batches:
-                self._add(sums, model, batch)
-        total = sums.over_all_ranks()
+            for number, batch in enumerate(batches):
+                self._add(sums.setdefault(self.place(number), Sums()), model, batch)
+        total = over_all_ranks(sums)
         if self.rows is not None and total.rows != self.rows:
             raise ValueError(f"{total.rows} rows were evaluated of {self.rows}: collating must not leave rows out")
         return self._results(total)
@@ -90,13 +93,15 @@ class Sums:
         total = per_row.double().sum(0)
         self.values[name] = self.values[name] + total if name in self.values else total
 
-    def over_all_ranks(self) -> Sums:
-        """The sums of all ranks, added in the order of the ranks; a rank without rows has no say."""
-        mine = ({name: value.cpu() for name, value in self.values.items()}, self.rows)
-        everyone = [mine]
-        if dist.is_initialized():
-            everyone = [mine] * dist.get_world_size()
-            dist.all_gather_object(everyone, mine)
-        names = [name for values, _ in everyone for name in values]
-        total = {n: torch.stack([v[n] for v, _ in everyone if n in v]).sum(0) for n in dict.fromkeys(names)}
-        return Sums(total, sum(rows for _, rows in everyone))
+
+def over_all_ranks(sums: Mapping[int, Sums]) -> Sums:
+    """The sums of all ranks, added in the order of their places, then of the ranks; a rank without rows has no say."""
+    mine = [(place, {n: value.cpu() for n, value in s.values.items()}, s.rows) for place, s in sums.items()]
+    everyone = [mine]
+    if dist.is_initialized():
+        everyone = [mine] * dist.get_world_size()
+        dist.all_gather_object(everyone, mine)
+    parts = sorted((part for theirs in everyone for part in theirs), key=lambda part: part[0])
+    names = dict.fromkeys(name for _, values, _ in parts for name in values)
+    total = {n: torch.stack([values[n] for _, values, _ in parts if n in values]).sum(0) for n in names}
+    return Sums(total, sum(rows for _, _, rows in parts))

@@ -90,11 +90,13 @@ class Training:
         for epoch in range(self.limits.epochs):
             self.sampler.set_epoch(epoch)
             tell_epoch(self.loader.dataset, epoch)
+            self.stepper.begin(done.step)
             for micro_batches in by_step(self.loader, self.sampler):
                 rate = self.stepper.learning_rate
                 loss, rows = self.stepper.step(micro_batches)
                 window.add(loss, rows)
                 done = Done(done.step + 1, epoch, done.rows + rows)
+                self.stepper.begin(done.step)
                 self.observer.reached(done)
                 if done.step % self.limits.log_every == 0:
                     self._tell(done, window, rate)

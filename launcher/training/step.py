@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.training.compute import Compute
+from launcher.training.reduction import Reduction
 from launcher.training.task import Task
 from samplers import FixedGlobalBatchSampler, Share
 
@@ -27,12 +26,12 @@ class Stepper:
     """The parts that a step needs.
 
     Attributes:
-        model: wrapped in DistributedDataParallel where there are several ranks.
+        model: as the reduction wants it.
         task: rows to losses.
         optimizer: moves the weights.
         scheduler: moves the learning rate once per step; None: constant.
         compute: device and number format.
-        world_size: ranks that DistributedDataParallel averages over.
+        reduction: joins the gradients of all ranks.
         clip_norm: largest norm of the gradient; None: no clipping.
     """
 
@@ -41,33 +40,37 @@ class Stepper:
     optimizer: Optimizer
     scheduler: LRScheduler | None
     compute: Compute
-    world_size: int = 1
+    reduction: Reduction
     clip_norm: float | None = None
+
+    def begin(self, step: int) -> None:
+        """Get ready for a step, before its rows are read."""
+        self.reduction.begin(step)
 
     def step(self, micro_batches: Iterable[MicroBatch]) -> tuple[Tensor, int]:
         """Take one step over this rank's share.
 
         The gradient is that of the mean loss over the real rows of the global batch: summed losses, divided once by
-        that number, which the plan knows, and multiplied by the world size, which DistributedDataParallel divides by.
-        Of this factor the backward sees the nearest power of two, which even 16 bits hold exactly; the gradients get
-        the rest.
+        that number, which the plan knows, and multiplied by what the reduction divides by. Of this factor the backward
+        sees the nearest power of two, which even 16 bits hold exactly; the gradients get the rest.
 
         Returns:
-            The sum of the losses of this rank's real rows, on the device, and the real rows of the global batch.
+            This rank's part of the sum of the losses of all real rows, on the device, and how many these rows are.
         """
         sums, global_rows, factor = [], 0, 1.0
         for batch, share in micro_batches:
-            with self._synchronised(share.last_in_step):
+            with self.reduction.micro_batch(share):
                 loss = self._loss(batch, share)
-                factor = self.world_size / share.global_rows
+                factor = self.reduction.divides_by / share.global_rows
                 self.compute.backward(loss * power_of_two(factor))
             sums.append(loss.detach())
             global_rows = share.global_rows
+        loss = self.reduction.finish(sums)
         scale_gradients(self.model, factor / power_of_two(factor))
         if self.compute.step(self.optimizer, self.model, self.clip_norm) and self.scheduler is not None:
             self.scheduler.step()
         self.optimizer.zero_grad()
-        return torch.stack(sums).sum(), global_rows
+        return loss, global_rows
 
     @property
     def learning_rate(self) -> float:
@@ -84,12 +87,6 @@ class Stepper:
                 "loss per row is needed, and collating must not leave rows out"
             )
         return losses[: share.real_rows].to(torch.promote_types(losses.dtype, torch.float32)).sum()
-
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        """Gradients are reduced over the ranks in the backward of the last micro-batch alone."""
-        if last or not isinstance(self.model, DistributedDataParallel):
-            return nullcontext()
-        return self.model.no_sync()
 
 
 def power_of_two(value: float) -> float:

@@ -15,7 +15,9 @@ from launcher.processes.errors import SettingsError, closest, first_line
 RESERVED = ("module", "device_ids", "output_device", "process_group", "device_mesh")
 
 
-def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device: torch.device) -> nn.Module:
+def wrap(
+    model: nn.Module, compiled: bool | str, options: dict[str, Any], device: torch.device, *, averages: bool = True
+) -> nn.Module:
     """Compile ``model`` in place where asked for, and wrap it where there are several ranks.
 
     Args:
@@ -23,6 +25,7 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
         compiled: ``trainer.compile``: true, or the name of a backend of torch.compile.
         options: ``ddp``, arguments of DistributedDataParallel.
         device: of this rank.
+        averages: whether DistributedDataParallel averages the gradients; else the model stays unwrapped.
 
     Raises:
         SettingsError: for an option that DistributedDataParallel does not have.
@@ -37,7 +40,7 @@ def wrap(model: nn.Module, compiled: bool | str, options: dict[str, Any], device
             raise SettingsError(
                 f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}"
             )
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if not averages or not dist.is_initialized() or dist.get_world_size() == 1:
         return model
     # Buffers are combined when they are read: no broadcast per forward. The switch has another name since torch 2.13.
     switch = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"

@@ -1,0 +1,86 @@
+"""Buffers of a step that is computed in pieces: each piece begins with the step's first values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from launcher.processes.errors import SettingsError
+
+
+class StepBuffers:
+    """The buffers of a model, so that the pieces of a step leave them as their average.
+
+    Each piece of the step (a shard, a micro-batch) begins with the values from before the step; what becomes of them
+    is averaged over the pieces, weighted by rows. Running averages are linear, so for BatchNorm this is one update with
+    the average of the pieces' statistics.
+
+    Args:
+        model: whose buffers they are.
+        chosen: which modules' buffers; all where None.
+
+    Raises:
+        SettingsError: for a buffer of complex numbers.
+    """
+
+    def __init__(self, model: nn.Module, chosen: Callable[[nn.Module], bool] | None = None) -> None:
+        # By owner and name: a module may put another tensor in the place of its buffer.
+        self._places = [
+            (owner, key, f"{prefix}.{key}" if prefix else key)
+            for prefix, owner in model.named_modules()
+            if chosen is None or chosen(owner)
+            for key, buffer in owner._buffers.items()  # noqa: SLF001 - the public iterators give values, not owners
+            if buffer is not None
+        ]
+        for owner, key, name in self._places:
+            if getattr(owner, key).is_complex():
+                raise SettingsError(f"model: buffer {name} is complex, which cannot be averaged; keep two of reals")
+        self._start: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Before the first piece of a step: keep the values."""
+        self._start = [buffer.detach().clone() for buffer in self._now()]
+
+    def restore(self) -> None:
+        """Before every further piece: put the kept values back."""
+        self._set(self._start)
+
+    def change(self, rows: int) -> Tensor:
+        """After a piece of so many rows: ``rows`` times what the values have changed by, (numbers,) float64."""
+        changes = [
+            (now.double() - before.double()).flatten() for now, before in zip(self._now(), self._start, strict=True)
+        ]
+        return torch.cat(changes) * rows if changes else torch.zeros(0, dtype=torch.float64)
+
+    def settle(self, total: Tensor, rows: float | Tensor) -> None:
+        """After the last piece: move the kept values by the average change.
+
+        Args:
+            total: the changes of all pieces added up.
+            rows: of all pieces.
+
+        Raises:
+            ValueError: for whole numbers that came out differently in different pieces, of which there is no average.
+        """
+        sizes = [before.numel() for before in self._start]
+        changes = (total / rows).split(sizes) if sizes else ()
+        settled = []
+        for (_, _, name), before, now, change in zip(self._places, self._start, self._now(), changes, strict=True):
+            value = (before.double() + change.view_as(before)).to(before.dtype)
+            if not before.is_floating_point() and not torch.equal(value, now):
+                raise ValueError(
+                    f"buffer {name} ({str(before.dtype).removeprefix('torch.')}) comes out differently in the shards "
+                    "of one step: a count must move by the same in each, or be kept outside the buffers"
+                )
+            settled.append(value)
+        self._set(settled)
+
+    def _now(self) -> list[Tensor]:
+        return [getattr(owner, key) for owner, key, _ in self._places]
+
+    @torch.no_grad()
+    def _set(self, values: list[Tensor]) -> None:
+        for buffer, value in zip(self._now(), values, strict=True):
+            buffer.copy_(value)

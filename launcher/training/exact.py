@@ -1,0 +1,189 @@
+"""Sums over shards whose bits do not depend on who holds which shard.
+
+Addition of floating-point numbers rounds, so (a + b) + c and a + (b + c) differ in their last bits. What a step adds up
+(gradients, buffers, losses) must therefore be added in one fixed order, and that order must not know of ranks. It is
+that of a binary tree over the shards 0 .. V - 1::
+
+    S(0, i) = the value of shard i
+    S(l, i) = S(l - 1, 2 i) + S(l - 1, 2 i + 1)        where shard (2 i + 1) 2^(l - 1) exists
+    S(l, i) = S(l - 1, 2 i)                            where it does not
+    total   = S(h, 0)  with the least h for which 2^h >= V
+
+**Whoever computes them, the bits of all S(l, i) are the same.** By induction over l: for l = 0 they are the values of
+the shards, each computed from its own rows, with its own random stream and from the buffers of the step's beginning,
+that is from nothing that depends on ranks. For l > 0 the operands have the same bits by induction, and the sum of two
+numbers, or of two vectors element by element, is a function of its operands. The second case adds nothing. So it does
+not matter which rank computes S(l, i), nor when, nor how a vector is cut for it, as long as it computes that node out
+of its two children and no sum that is not in the tree.
+
+Three places compute nodes, and none of them any other sum:
+
+- `CarryStack`: a rank takes a contiguous range of shards, one after the other. As soon as two siblings S(l, 2 i) and
+  S(l, 2 i + 1) lie on top of the stack they become S(l + 1, i). What remains are the roots of the largest subtrees that
+  lie within the range, `cover(start, stop)`: at most two for each level, at most log2 of its length + 1 where the range
+  starts at a multiple of a power of two not below its length.
+- `finish`: the rest of the tree from those roots, by the recursion above.
+- `TreeSum`: the ranks cut their vectors into one slice for each rank and exchange them, each rank finishes the tree on
+  its slice, and the finished slices are gathered. Exchanging and gathering move bits and add nothing.
+
+World size, ring order, buckets and their order enter nowhere. What does enter is how a shard is computed: another
+number of threads, another instruction set or another version of torch may round a shard's own values differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+Node = tuple[int, int]
+"""Level and index in the tree: shards index * 2**level up to, not including, (index + 1) * 2**level."""
+
+Value = TypeVar("Value")
+
+# all_gather_into_tensor is called all_gather_single since torch 2.14, which warns of the old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass
+class CarryStack(Generic[Value]):
+    """The values of a contiguous range of shards, added up as far as the tree allows.
+
+    Attributes:
+        add: gives the sum of the left and the right value; it may reuse the left one.
+        nodes: where in the tree the values stand, from left to right.
+        values: one for each node.
+    """
+
+    add: Callable[[Value, Value], Value]
+    nodes: list[Node] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+
+    def push(self, shard: int, value: Value) -> None:
+        """Take the value of the next shard."""
+        self.nodes.append((0, shard))
+        self.values.append(value)
+        while len(self.nodes) > 1 and are_siblings(self.nodes[-2], self.nodes[-1]):
+            right, (level, index) = self.values.pop(), self.nodes[-2]
+            self.nodes[-2:] = [(level + 1, index // 2)]
+            self.values[-1] = self.add(self.values[-1], right)
+
+    def clear(self) -> list[Value]:
+        """The values, from left to right; the stack is empty afterwards."""
+        values, self.values, self.nodes = self.values, [], []
+        return values
+
+
+def are_siblings(left: Node, right: Node) -> bool:
+    """Whether two nodes are the left and the right child of one node."""
+    return left[0] == right[0] and left[1] % 2 == 0 and right[1] == left[1] + 1
+
+
+def cover(shards: Iterable[int]) -> list[Node]:
+    """The nodes that a carry stack holds after a contiguous range of shards.
+
+    >>> cover(range(3, 8))
+    [(0, 3), (2, 1)]
+    """
+    stack: CarryStack[None] = CarryStack(lambda _left, _right: None)
+    for shard in shards:
+        stack.push(shard, None)
+    return stack.nodes
+
+
+def finish(values: Mapping[Node, Value], shards: int, add: Callable[[Value, Value], Value]) -> Value:
+    """The total over all ``shards``, from the values of nodes that cover each of them once.
+
+    >>> finish({(0, 0): "a", (1, 1): "b", (0, 4): "c", (0, 1): "d"}, 5, lambda left, right: f"({left} + {right})")
+    '(((a + d) + b) + c)'
+    """
+
+    def total(level: int, index: int) -> Value:
+        if (level, index) in values:
+            return values[level, index]
+        left, right = total(level - 1, 2 * index), 2 * index + 1
+        return add(left, total(level - 1, right)) if right << (level - 1) < shards else left
+
+    return total((shards - 1).bit_length(), 0)
+
+
+@dataclass(frozen=True)
+class TreeSum:
+    """The total of vectors over the shards of all ranks.
+
+    Attributes:
+        ranges: the shards of each rank, contiguous, from the first to the last shard. With more than one rank the
+            default group must have as many.
+        rank: this one.
+    """
+
+    ranges: Sequence[range]
+    rank: int = 0
+
+    @property
+    def shards(self) -> int:
+        """Number of shards over all ranks."""
+        return self.ranges[-1].stop
+
+    def start(self, values: Sequence[Tensor]) -> PendingSum:
+        """Begin to add; a collective where there are several ranks, which then goes on by itself.
+
+        Args:
+            values: a vector (n,) for each node of ``cover(ranges[rank])``; they may be overwritten.
+        """
+        if len(self.ranges) == 1:
+            nodes = dict(zip(cover(self.ranges[0]), values, strict=True))
+            return PendingSum(total=finish(nodes, self.shards, Tensor.add_))
+        size, ranks = values[0].numel(), len(self.ranges)
+        slice_size = -(-size // ranks)
+        mine = values[0].new_zeros(len(values), ranks * slice_size)
+        for row, value in zip(mine, values, strict=True):
+            row[:size] = value
+        sent = mine.view(len(values), ranks, slice_size).transpose(0, 1).contiguous()
+        nodes_of = [len(cover(shards)) for shards in self.ranges]
+        received = mine.new_empty(sum(nodes_of), slice_size)
+        work = dist.all_to_all_single(
+            received.view(-1),
+            sent.view(-1),
+            [count * slice_size for count in nodes_of],
+            [len(values) * slice_size] * ranks,
+            async_op=True,
+        )
+        return PendingSum(self, size, (sent, received), work)
+
+
+@dataclass
+class PendingSum:
+    """A total that is being added up.
+
+    Either ``total`` is there, or slices are on their way: call ``gather`` and then ``result``, in the same order of
+    sums on every rank.
+    """
+
+    tree: TreeSum | None = None
+    size: int = 0
+    moving: tuple[Tensor, ...] = ()
+    work: dist.Work | None = None
+    total: Tensor | None = None
+
+    def gather(self) -> None:
+        """Finish the tree on this rank's slice and begin to gather the slices."""
+        if self.tree is None or self.work is None:
+            return
+        self.work.wait()
+        nodes = [node for shards in self.tree.ranges for node in cover(shards)]
+        mine = finish(dict(zip(nodes, self.moving[1], strict=True)), self.tree.shards, Tensor.add_)
+        total = mine.new_empty(len(self.tree.ranges) * mine.numel())
+        self.moving = (mine, total)
+        self.work = _all_gather(total, mine, async_op=True)
+
+    def result(self) -> Tensor:
+        """The total (n,), the same bits on every rank."""
+        if self.total is None and self.work is not None:
+            self.work.wait()
+            self.total = self.moving[1][: self.size]
+        assert self.total is not None, "gather comes before result"  # noqa: S101 - our own mistake
+        return self.total
