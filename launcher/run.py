@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
@@ -33,11 +34,14 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import idle, process_group, release_idle
 from launcher.seeds import stream_seed
+from launcher.training.buffers import StepBuffers
 from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, compute_exactly
 from launcher.training.evaluate import Evaluator
 from launcher.training.loop import Limits, Training
+from launcher.training.normalise import convert_batchnorm
 from launcher.training.reduction import Averaged, Reduction
+from launcher.training.shard_batchnorm import Shards
 from launcher.training.shards import InTreeOrder
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
@@ -211,6 +215,7 @@ def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) ->
 
 
 def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, steps: int) -> Stepper:
+    shards = _convert_batchnorm(run, context, parts.model)
     optimizer = build_optimizer(run, parts.model)
     model = wrap(parts.model, run.trainer.compile, run.ddp, context.device, averages=not run.batch.exact)
     return Stepper(
@@ -219,15 +224,33 @@ def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts
         optimizer=optimizer,
         scheduler=build_scheduler(run, optimizer, steps),
         compute=_compute(run, context),
-        reduction=_reduction(run, plan, context.rank.rank, model),
+        reduction=_reduction(run, plan, context.rank.rank, model, shards),
         clip_norm=run.trainer.clip_norm,
     )
 
 
-def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module) -> Reduction:
+def _convert_batchnorm(run: RunConfig, context: RankContext, model: nn.Module) -> Shards:
+    """Let BatchNorm layers do as ``batchnorm`` says; gives what tells them of the shards in a micro-batch."""
+    shards = Shards()
+    converted = convert_batchnorm(model, run.batchnorm, context.device, shards)
+    if run.batchnorm != "local" and not converted and context.rank.rank == 0:
+        log.warning("batchnorm=%s has no effect: the model has no BatchNorm layers", run.batchnorm)
+    return shards
+
+
+def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module, shards: Shards) -> Reduction:
     if run.batch.exact:
         return InTreeOrder(model, run.seed, [plan.shard_range(r) for r in range(plan.active)], rank)
-    return Averaged(model, run.seed, rank, plan.active, plan.share_rows(rank) / plan.global_size)
+    in_pieces = run.batchnorm == "shard" and len(plan.micro_batches(rank)) > 1
+    return Averaged(
+        model=model,
+        seed=run.seed,
+        rank=rank,
+        divides_by=plan.active,
+        weight=plan.share_rows(rank) / plan.global_size,
+        shards=shards,
+        buffers=StepBuffers(model, lambda layer: isinstance(layer, _BatchNorm)) if in_pieces else None,
+    )
 
 
 def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[[], dict[str, float]]:

@@ -24,5 +24,5 @@ def seed_streams(seed: int, *place: object) -> None:
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the stream that datasets of others draw from
     torch.default_generator.manual_seed(number)  # torch.manual_seed asks every kind of device, 100 times slower
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(number)

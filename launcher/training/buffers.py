@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,19 @@ class StepBuffers:
             if getattr(owner, key).is_complex():
                 raise SettingsError(f"model: buffer {name} is complex, which cannot be averaged; keep two of reals")
         self._start: list[Tensor] = []
+        self._rows: list[int] = []
+        self._changes: list[Tensor] = []
+
+    @contextmanager
+    def piece(self, rows: int, last: bool) -> Iterator[None]:
+        """Around one piece, of so many rows, of a step whose pieces are all computed here."""
+        self.restore() if self._changes else self.begin()
+        yield
+        self._rows.append(rows)
+        self._changes.append(self.change(rows))
+        if last:
+            self.settle(torch.stack(self._changes).sum(0), sum(self._rows))
+            self._rows, self._changes = [], []
 
     def begin(self) -> None:
         """Before the first piece of a step: keep the values."""
@@ -65,7 +79,7 @@ class StepBuffers:
             ValueError: for whole numbers that came out differently in different pieces, of which there is no average.
         """
         sizes = [before.numel() for before in self._start]
-        changes = (total / rows).split(sizes) if sizes else ()
+        changes = torch.split(total / rows, sizes) if sizes else ()
         settled = []
         for (_, _, name), before, now, change in zip(self._places, self._start, self._now(), changes, strict=True):
             value = (before.double() + change.view_as(before)).to(before.dtype)

@@ -74,7 +74,7 @@ def compute_exactly() -> None:
     """Let every operation of this process give the same bits whenever it is given the same."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     torch.use_deterministic_algorithms(mode=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of it
     torch.backends.cudnn.benchmark = False
 
 

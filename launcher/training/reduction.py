@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.seeds import seed_streams
 from launcher.training.batchnorm import combine_buffers
+from launcher.training.buffers import StepBuffers
+from launcher.training.shard_batchnorm import Shards
 from samplers import Share
 
 
@@ -59,6 +61,8 @@ class Averaged:
         rank: this one.
         divides_by: number of ranks.
         weight: the part of the global batch that this rank takes.
+        shards: told what each micro-batch consists of.
+        buffers: kept the same for all micro-batches of a step; None: each micro-batch moves them on.
     """
 
     model: nn.Module
@@ -66,6 +70,8 @@ class Averaged:
     rank: int = 0
     divides_by: int = 1
     weight: float = 1.0
+    shards: Shards = field(default_factory=Shards)
+    buffers: StepBuffers | None = None
 
     def begin(self, step: int) -> None:
         """Random streams of their own for each step and rank, so that a run can be continued at any step."""
@@ -74,7 +80,9 @@ class Averaged:
     @contextmanager
     def micro_batch(self, share: Share) -> Iterator[None]:
         """Gradients are reduced over the ranks in the backward of the last micro-batch alone."""
-        with self._synchronised(share.last_in_step):
+        self.shards.rows, self.shards.count = share.rows, max(1, len(share.shards))
+        moves = nullcontext() if self.buffers is None else self.buffers.piece(share.rows, share.last_in_step)
+        with self._synchronised(share.last_in_step), moves:
             yield
 
     def finish(self, losses: list[Tensor]) -> Tensor:

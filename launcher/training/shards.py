@@ -159,7 +159,7 @@ class Bucket:
             nodes = cover(tree.ranges[0])
             return finish(dict(zip(nodes, self.stack.clear(), strict=True)), tree.shards, _add)
         flat, self.pending = self.pending.result(), None
-        parts = flat.split([p.numel() for _, p in self.parameters])
+        parts = torch.split(flat, [p.numel() for _, p in self.parameters])
         return [unpacked(part, p) for part, (_, p) in zip(parts, self.parameters, strict=True)]
 
 
@@ -183,7 +183,9 @@ class ShardGradients:
         self._had: list[bool] = []
         for bucket in self._buckets if self._travels else ():
             for _, parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(lambda _, bucket=bucket: self._reached(bucket))
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    lambda _, bucket=bucket: self._reached(bucket)
+                )
 
     def begin(self, shard: int, last: bool) -> None:
         """Before the forward of ``shard``; ``last`` of this rank's in the step."""
@@ -252,7 +254,8 @@ def buckets(parameters: list[tuple[str, Parameter]]) -> list[Bucket]:
 
 def memory_order(tensor: Tensor) -> tuple[int, ...]:
     """The dimensions of ``tensor`` from the slowest to the fastest, as they lie in memory."""
-    return tuple(sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d)))
+    strides = tensor.stride()
+    return tuple(sorted(range(tensor.ndim), key=lambda d: (-strides[d], d)))
 
 
 def unpacked(flat: Tensor, like: Tensor) -> Tensor:
