@@ -26,7 +26,9 @@ class SyncBatchNorm(ConvertedBatchNorm):
 
     Outputs, gradients and running statistics are those of one process with all the rows; every rank has the same
     statistics, and of the gradient of weight and bias its own part of the sum. A collective of all ranks, in the
-    forward and in the backward. Without other ranks, and in evaluation mode, plain BatchNorm.
+    forward and in the backward. One rank computes in the same way, not as torch's kernel does: where values are
+    equal but for rounding, as on the even background of images, max-pooling would make more of the difference. In
+    evaluation mode, plain BatchNorm.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that callers of BatchNorm know
@@ -36,7 +38,7 @@ class SyncBatchNorm(ConvertedBatchNorm):
             ValueError: on every rank, where all ranks together have one value per channel.
         """
         group = getattr(self, "process_group", None)
-        if not self.training or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        if not self.training:
             return _BatchNorm.forward(self, input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         found, momentum = statistics_over_ranks(input.detach(), group), self.next_momentum()
@@ -89,8 +91,10 @@ def statistics_over_ranks(rows: Tensor, group: dist.ProcessGroup | None = None) 
     mean = wide.sum(others) / max(count, 1)
     squares = (wide - _per_channel(mean, rows)).square_().sum(others)
     mine = torch.cat([mean.new_tensor([count]), mean, squares]).double()
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(everyone, mine, group=group)
+    everyone = [mine]
+    if dist.is_initialized():
+        everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everyone, mine, group=group)
     counts, means, all_squares = torch.split(torch.stack(everyone), [1, channels, channels], dim=1)
     total = float(counts.sum())
     if total <= 1:
@@ -131,7 +135,8 @@ class _Normalise(Function):
         of_rows = None
         if ctx.needs_input_grad[0]:
             means = sums.clone()
-            dist.all_reduce(means, group=ctx.group)
+            if dist.is_initialized():
+                dist.all_reduce(means, group=ctx.group)
             means /= ctx.count
             of_rows = wide - _per_channel(means[0], rows) - normal.mul_(_per_channel(means[1], rows))
             of_rows = of_rows.mul_(_per_channel(_times(scale, weight), rows)).to(rows.dtype)

@@ -7,6 +7,7 @@ from torch import nn
 
 from launcher.testing import simulate
 from launcher.training.compute import Compute
+from launcher.training.reduction import Averaged
 from launcher.training.step import Stepper
 from launcher.training.task import Supervised
 from launcher.training.wrap import wrap
@@ -33,13 +34,14 @@ def steps(name, batches, clip_norm=None):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     compute = Compute.of(name, CPU)
+    wrapped = wrap(model, False, {}, CPU)
     stepper = Stepper(
-        wrap(model, False, {}, CPU),
+        wrapped,
         Supervised(nn.CrossEntropyLoss(reduction="none")),
         optimizer,
         scheduler,
         compute,
-        world_size=world_size,
+        Averaged(wrapped, divides_by=world_size),
         clip_norm=clip_norm,
     )
     weights, rates = [model.weight.detach().clone()], [stepper.learning_rate]

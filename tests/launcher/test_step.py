@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from launcher.data.memory import InMemory
 from launcher.testing import simulate
 from launcher.training.compute import Compute, to_device
+from launcher.training.reduction import Averaged
 from launcher.training.step import Stepper, by_step
 from launcher.training.task import Supervised
 from launcher.training.wrap import wrap
@@ -43,13 +44,14 @@ def step_gradients(n, world_size, *, clip_norm=None, global_size=10, **batch):
     sampler = FixedGlobalBatchSampler(n, global_size, rank, world_size, seed=3, **settings)
     loader = DataLoader(rows, batch_sampler=sampler, collate_fn=rows.collate_fn)
     start = {name: value.clone() for name, value in model.state_dict().items()}
+    wrapped = wrap(model, False, {}, CPU)
     stepper = Stepper(
-        model=wrap(model, False, {}, CPU),
+        model=wrapped,
         task=TASK,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         scheduler=None,
         compute=Compute.of("fp32", CPU),
-        world_size=world_size,
+        reduction=Averaged(wrapped, divides_by=world_size),
         clip_norm=clip_norm,
     )
     gradients, losses = [], []
@@ -143,7 +145,7 @@ def test_gradients_travel_once_per_step_however_many_micro_batches():
 
         wrapped.register_comm_hook(None, hook)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        stepper = Stepper(wrapped, TASK, optimizer, None, Compute.of("fp32", CPU), world_size=ranks)
+        stepper = Stepper(wrapped, TASK, optimizer, None, Compute.of("fp32", CPU), Averaged(wrapped, divides_by=ranks))
         for micro_batches in by_step(DataLoader(rows, batch_sampler=sampler, collate_fn=rows.collate_fn), sampler):
             stepper.step(micro_batches)
         return len(sampler), reduced
@@ -187,7 +189,7 @@ def test_rows_weigh_the_same_where_losses_have_16_bits(world_size):
     of_one_row, before = model.weight.grad.clone(), model.weight.detach().clone()
     model.zero_grad()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    stepper = Stepper(model, SquaredError(), optimizer, None, compute, world_size=world_size)
+    stepper = Stepper(model, SquaredError(), optimizer, None, compute, Averaged(model, divides_by=world_size))
     loss, _ = stepper.step([(row, Share(step=0, rows=1, real_rows=1, global_rows=100, last_in_step=True))])
     assert loss.dtype is torch.float32
     taken = (before - model.weight.detach()) * 100 / world_size
