@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -121,8 +121,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _take_part(words: list[str], rank: Rank, store: dist.Store) -> int:
+    with ExitStack() as held:
+        return _with_folder(words, rank, store, held)
+
+
+def _with_folder(words: list[str], rank: Rank, store: dist.Store, held: ExitStack) -> int:
     key = f"instructions/{rank.attempt}"
-    text = from_rank_zero(store, rank, key, lambda: prepare(words, rank, store).to_json())
+    text = from_rank_zero(store, rank, key, lambda: prepare(words, rank, store, held).to_json())
     instructions = Instructions.from_json(text)
     if instructions.exit_status is not None:
         return instructions.exit_status
@@ -135,12 +140,15 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store) -> int:
     return FINISHED
 
 
-def prepare(words: list[str], rank: Rank, store: dist.Store) -> Instructions:
-    """On rank 0: what is to be done; after an elastic restart, what was found out the first time."""
-    if store.check([REMEMBERED]):
-        return Instructions.from_json(store.get(REMEMBERED).decode())
+def prepare(words: list[str], rank: Rank, store: dist.Store, held: ExitStack) -> Instructions:
+    """On rank 0: what is to be done; after an elastic restart, what was found out the first time.
+
+    The run folder is this rank's own until ``held`` is closed.
+    """
     try:
-        instructions = _prepare(words, rank)
+        if store.check([REMEMBERED]):
+            return _again(Instructions.from_json(store.get(REMEMBERED).decode()), held)
+        instructions = _prepare(words, rank, held)
     except SettingsError as error:
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
@@ -151,11 +159,19 @@ def prepare(words: list[str], rank: Rank, store: dist.Store) -> Instructions:
     return instructions
 
 
-def _prepare(words: list[str], rank: Rank) -> Instructions:
+def _again(instructions: Instructions, held: ExitStack) -> Instructions:
+    from launcher.configure.run_folder import hold  # noqa: PLC0415
+
+    if instructions.exit_status is None:
+        hold(Path(instructions.run_dir), held, PATIENCE_S)
+    return instructions
+
+
+def _prepare(words: list[str], rank: Rank, held: ExitStack) -> Instructions:
     from launcher.configure import compose  # noqa: PLC0415 - the other ranks compose nothing
     from launcher.configure.explain import check_syntax  # noqa: PLC0415
     from launcher.configure.help import help_text  # noqa: PLC0415
-    from launcher.configure.run_folder import make_run_folder  # noqa: PLC0415
+    from launcher.configure.run_folder import CONFIG, claim_run_folder, to_yaml  # noqa: PLC0415
 
     line = parse(words)
     if line.version:
@@ -172,11 +188,13 @@ def _prepare(words: list[str], rank: Rank) -> Instructions:
         return _answer(plan_text(run, replace(rank, world_size=world_size), composed.run_dir, notes))
     if world_size != rank.world_size:
         return Instructions(exit_status=start_processes(world_size, words))
-    folder = make_run_folder(composed.run_dir, composed.run_dir_is_new)
+    continues = run.mode == "train" and run.checkpoint.resume == "auto"
+    folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, continues, held)
     if folder != composed.run_dir:
         run, notes = for_devices(compose.compose_run(line, folder).run, world_size)
-    (folder / "config.yaml").write_text(compose.to_yaml(run), encoding="utf-8")
-    write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
+    if not holds_a_run:
+        (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
+        write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
     return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
 
 

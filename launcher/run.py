@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,7 +17,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
+from launcher.checkpoints.identity import NAME as IDENTITY
+from launcher.checkpoints.state import load_weights, weights_sha256
 from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import (
     Parts,
@@ -26,10 +28,11 @@ from launcher.configure.parts import (
     build_scheduler,
     channels_last,
 )
+from launcher.configure.run_folder import CONFIG, to_yaml
 from launcher.configure.schema import RunConfig
 from launcher.data.loaders import loader, reads_batches
 from launcher.observe.observer import Done, Observer, RunObserver
-from launcher.observe.status import Status
+from launcher.observe.status import Status, to_json
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import idle, process_group, release_idle
@@ -38,9 +41,12 @@ from launcher.training.buffers import StepBuffers
 from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, compute_exactly
 from launcher.training.evaluate import Evaluator
+from launcher.training.keep import Keeper, facts_of, training_state
 from launcher.training.loop import Limits, Training
 from launcher.training.normalise import convert_batchnorm
+from launcher.training.progress import Progress
 from launcher.training.reduction import Averaged, Reduction
+from launcher.training.resume import Resumed, find
 from launcher.training.shard_batchnorm import Shards
 from launcher.training.shards import InTreeOrder
 from launcher.training.step import Stepper
@@ -99,16 +105,19 @@ def start(run: RunConfig, context: RankContext) -> None:
 
 def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> None:
     """Train, evaluate and keep the weights."""
+    resumed = find(run, context.rank, context.store, context.run_dir)
     parts = build_parts(run, context.device)
-    if run.checkpoint.load:
+    if run.checkpoint.load and resumed is None:
         log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
     _check(run, parts, _compute(run, context))
-    training = assemble(run, context, plan, parts)
+    training = assemble(run, context, plan, parts, resumed)
+    if resumed is not None and resumed.told and training.is_over:
+        log.info("nothing is left to do: the run has ended there; its results stay as they are")
+        return
+    training.observer.began({CONFIG: to_yaml(run), IDENTITY: to_json(training.keeper.about["identity"])})
     with training.observer.progress():
         state, done = training.run()
-    training.stepper.reduction.combine_buffers()
     if context.rank.rank == 0:
-        save_weights(context.run_dir / "checkpoints", done.step, parts.model)
         training.observer.ended(state, done, weights_sha256(parts.model), _tunable(run))
 
 
@@ -118,6 +127,7 @@ def evaluate(run: RunConfig, context: RankContext) -> None:
     source = load_weights(parts.model, str(run.checkpoint.load))
     _check(run, parts, _compute(run, context))
     observer = _observer(run, context, context.rank.world_size)
+    observer.began({})
     if context.rank.rank == 0:
         log.info("weights          %s\n%s", source, context.describe(context.rank.world_size))
     observer.evaluated(Done(), _evaluation(run, context, parts)())
@@ -125,20 +135,35 @@ def evaluate(run: RunConfig, context: RankContext) -> None:
         observer.ended("finished", Done(), weights_sha256(parts.model), {})
 
 
-def assemble(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts) -> Training:
-    """Put the parts of a training together; says what will happen."""
+def assemble(
+    run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, resumed: Resumed | None = None
+) -> Training:
+    """Put the parts of a training together, in the state they were kept in if any; says what will happen."""
     assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
     train = _seeded(run, parts.train)
     sampler = _sampler(run, plan, context.rank, train)
     report = sampler.report()
-    limits = _limits(run, report.steps(run.trainer.epochs), parts)
-    stepper = _stepper(run, context, plan, parts, limits.last_step)
-    observer = _observer(run, context, plan.active, limits)
+    steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
+    stepper = _stepper(run, context, plan, parts, steps)
+    training_state(stepper)  # refuses at once what no checkpoint could keep
+    about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
+    progress = resumed.restore(parts.model, stepper, sampler, about) if resumed else Progress()
+    observer = _observer(run, context, plan.active, steps, progress)
     if context.rank.rank == 0:
         log.info("%s\n%s", report, context.describe(plan.active))
+    keeper = Keeper(
+        run_dir=context.run_dir,
+        generations=run.checkpoint.keep,
+        model=parts.model,
+        stepper=stepper,
+        sampler=sampler,
+        observer=observer,
+        about=about,
+        writes=context.rank.rank == 0,
+    )
     rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
-    return Training(stepper, sampler, rows, evaluation, observer, limits)
+    return Training(stepper, sampler, rows, evaluation, keeper, observer, _limits(run, parts), progress)
 
 
 @contextmanager
@@ -172,13 +197,14 @@ def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:
     return {name: rows for name, rows in found.items() if rows is not None}
 
 
-def _limits(run: RunConfig, steps: int, parts: Parts) -> Limits:
+def _limits(run: RunConfig, parts: Parts) -> Limits:
     evaluated = [] if parts.test is None else ["loss", *parts.metrics]
     return Limits(
         epochs=run.trainer.epochs,
-        last_step=min(run.trainer.max_steps or steps, steps),
+        max_steps=run.trainer.max_steps,
         evaluate_every=run.trainer.evaluate_every,
         log_every=run.trainer.log_every,
+        keep_every=run.checkpoint.every_steps,
         stop=StopRule.parse(run.trainer.stop_when, evaluated),
     )
 
@@ -302,9 +328,11 @@ def _tunable(run: RunConfig) -> dict[str, Any]:
     return {name: value for name, value in asdict(run).items() if name in sections}
 
 
-def _observer(run: RunConfig, context: RankContext, world_size: int, limits: Limits | None = None) -> Observer:
+def _observer(
+    run: RunConfig, context: RankContext, world_size: int, last_step: int = 0, progress: Progress | None = None
+) -> Observer:
     if context.rank.rank != 0:
         return Observer()
-    status = Status(world_size=world_size, restarts=context.rank.attempt)
-    last_step = limits.last_step if limits else 0
+    now = progress or Progress()
+    status = Status(**asdict(now.done), world_size=world_size, restarts=context.rank.attempt, metrics=dict(now.metrics))
     return RunObserver(context.run_dir, status, last_step, run.trainer.epochs, evaluates=bool(run.data.test))

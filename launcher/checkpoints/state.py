@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -12,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from launcher.checkpoints import store
-from launcher.files import UNREADABLE
+from launcher.checkpoints.plain import read_state, to_bytes
 from launcher.processes.errors import SettingsError
 
 WEIGHTS = "model.pt"
+EXTRA_STATE = "_extra_state"
+"""End of the names under which modules keep what is no tensor."""
 
 
 def weights_sha256(model: nn.Module) -> str:
@@ -30,14 +31,7 @@ def weights_sha256(model: nn.Module) -> str:
 
 def weights_to_bytes(model: nn.Module) -> bytes:
     """The state dict of ``model``, on the CPU, as torch saves it."""
-    buffer = io.BytesIO()
-    torch.save({n: v.cpu() if isinstance(v, Tensor) else v for n, v in model.state_dict().items()}, buffer)
-    return buffer.getvalue()
-
-
-def save_weights(root: Path, step: int, model: nn.Module) -> Path:
-    """Keep the weights as the generation of ``step`` under ``root``."""
-    return store.save(root, step, {WEIGHTS: weights_to_bytes(model)})
+    return to_bytes("model", dict(model.state_dict()))
 
 
 def load_weights(model: nn.Module, path: str) -> str:
@@ -53,11 +47,26 @@ def load_weights(model: nn.Module, path: str) -> str:
     Raises:
         SettingsError: where there are none, where none is whole, or where they are another model's.
     """
-    place, content = _find(Path(path))
-    weights = _read(place, content)
+    folder, content = _find(Path(path))
+    put_weights(model, read_state(f"checkpoint.load={folder}", content), f"checkpoint.load={folder}")
+    return str(folder)
+
+
+def put_weights(model: nn.Module, weights: Any, place: str) -> None:
+    """Put ``weights`` into ``model``, whose tensors stay where they are.
+
+    Args:
+        model: must have parameters and buffers of the same names and shapes.
+        weights: a state dict.
+        place: the setting and folder that they come from.
+
+    Raises:
+        SettingsError: where they are no state dict, or another model's.
+    """
+    if not isinstance(weights, Mapping) or not all(_fits_a_state_dict(name, v) for name, v in weights.items()):
+        raise SettingsError(f"{place}: holds {type(weights).__name__}, not a state dict of tensors")
     _check_names(model, weights, place)
     model.load_state_dict(weights)
-    return str(place)
 
 
 def _find(path: Path) -> tuple[Path, bytes]:
@@ -65,39 +74,30 @@ def _find(path: Path) -> tuple[Path, bytes]:
         raise SettingsError(f"checkpoint.load={path}: there is no such file or folder")
     if path.is_file():
         return path, path.read_bytes()
-    if (path / store.MANIFEST).exists():
-        candidates = [path]
-    else:
-        candidates = store.generations(path / "checkpoints") or store.generations(path)
     problems = []
-    for folder in candidates:
+    for folder in store.candidates(path):
         try:
             return folder, store.read(folder, WEIGHTS)
         except store.DamagedError as error:  # noqa: PERF203 - few folders
             problems.append(str(error))
+        except store.NewerError as error:
+            raise SettingsError(f"checkpoint.load={path}: {error}") from error
     raise SettingsError(
         f"checkpoint.load={path}: no whole checkpoint: {'; '.join(problems) or 'nothing is kept there'}"
     )
 
 
-def _read(place: Path, content: bytes) -> Mapping[str, Any]:
-    try:
-        weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SettingsError(f"checkpoint.load={place}: cannot be read as weights: {reason}") from error
-    if not isinstance(weights, Mapping) or not all(isinstance(v, Tensor) for v in weights.values()):
-        raise SettingsError(f"checkpoint.load={place}: holds {type(weights).__name__}, not a state dict of tensors")
-    return weights
+def _fits_a_state_dict(name: object, value: object) -> bool:
+    return isinstance(value, Tensor) or str(name).endswith(EXTRA_STATE)
 
 
-def _check_names(model: nn.Module, weights: Mapping[str, Tensor], place: Path) -> None:
+def _check_names(model: nn.Module, weights: Mapping[str, Any], place: str) -> None:
     expected = model.state_dict()
     missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     shapes = [
         f"{name} is {tuple(weights[name].shape)} there, {tuple(value.shape)} here"
         for name, value in expected.items()
-        if name in weights and value.shape != weights[name].shape
+        if isinstance(weights.get(name), Tensor) and value.shape != weights[name].shape
     ]
     found = [
         *([f"it lacks {_few(missing)}"] if missing else []),
@@ -106,8 +106,8 @@ def _check_names(model: nn.Module, weights: Mapping[str, Tensor], place: Path) -
     ]
     if found:
         raise SettingsError(
-            f"checkpoint.load={place}: weights of another model: {'; '.join(found)}; give the settings of the run that "
-            "they come from, as its config.yaml has them"
+            f"{place}: weights of another model: {'; '.join(found)}; give the settings of the run that they come "
+            "from, as its config.yaml has them"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -20,11 +20,11 @@ from yaml import YAMLError
 
 from launcher.configure.command_line import CommandLine
 from launcher.configure.explain import explain, no_such_key
-from launcher.configure.schema import RunConfig, known_keys
+from launcher.configure.schema import RESUME_WORDS, RunConfig, known_keys
 from launcher.processes.errors import SettingsError, first_line
 
 PACKAGE = Path(__file__).resolve().parent.parent
-PATHS = ("data.root", "checkpoint.load")
+PATHS = ("data.root", "checkpoint.load", "checkpoint.resume")
 COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError, AttributeError)
 
 
@@ -100,11 +100,6 @@ def show_config(line: CommandLine) -> str:
         return OmegaConf.to_yaml(part, resolve=line.resolve)
 
 
-def to_yaml(run: RunConfig) -> str:
-    """The settings as YAML, the form in which the run folder keeps them."""
-    return OmegaConf.to_yaml(OmegaConf.create(asdict(run)))
-
-
 def config_groups(own: str | None = None) -> dict[str, list[str]]:
     """The choices, shipped and in a folder of one's own: group -> names."""
     groups: dict[str, list[str]] = {}
@@ -149,7 +144,7 @@ def _fill_in(config: DictConfig, folder: Path | None) -> None:
     HydraConfig.instance().set_config(config)
     for key in PATHS:
         value = OmegaConf.select(config, key)
-        if value:
+        if value and not (key == "checkpoint.resume" and value in RESUME_WORDS):
             OmegaConf.update(config, key, str(Path(value).expanduser().absolute()))
 
 

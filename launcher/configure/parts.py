@@ -112,12 +112,17 @@ def build_optimizer(run: RunConfig, model: nn.Module) -> Optimizer:
     return optimizer
 
 
+def scheduler_node(run: RunConfig, steps: int) -> Node:
+    """The node of the scheduler, in which null for its length has become the ``steps`` of the run."""
+    length = {name: steps for name in RUN_LENGTH if name in run.scheduler and run.scheduler[name] is None}
+    return {**run.scheduler, **length}
+
+
 def build_scheduler(run: RunConfig, optimizer: Optimizer, steps: int) -> LRScheduler | None:
     """The scheduler, stepped once per step; null for its length becomes the ``steps`` of the run."""
     if not run.scheduler:
         return None
-    length = {name: steps for name in RUN_LENGTH if name in run.scheduler and run.scheduler[name] is None}
-    scheduler = build("scheduler", {**run.scheduler, **length}, optimizer)
+    scheduler = build("scheduler", scheduler_node(run, steps), optimizer)
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
         raise SettingsError(
             f"scheduler: {run.scheduler['_target_']} gives {type(scheduler).__name__}, which is not stepped "

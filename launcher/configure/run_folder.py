@@ -3,44 +3,91 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
+from launcher.checkpoints import store
+from launcher.configure.schema import RunConfig
+from launcher.files import InUseError, lock
 from launcher.observe.status import read_status
 from launcher.processes.errors import SettingsError
 
 CONFIG = "config.yaml"
+LOCK = ".lock"
 
 
-def make_run_folder(path: Path, always_new: bool) -> Path:
-    """Make the run folder and claim it with an empty ``config.yaml``.
+def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitStack) -> tuple[Path, bool]:
+    """Make the run folder and claim it with an empty ``config.yaml``, or take up the run that it holds.
 
     Args:
         path: as ``hydra.run.dir`` gives it.
         always_new: ``hydra.run.dir`` holds the time, so a folder that is there already belongs to a run that started
             in the same second: a suffix is added. Otherwise the user named this very folder.
+        continues: whether a run that is there may be continued.
+        held: keeps others out of the folder until it is closed.
+
+    Returns:
+        The folder, and whether it holds a run to continue.
 
     Raises:
-        SettingsError: where the folder holds a run already or cannot be made.
+        SettingsError: where the folder holds a run that is not to be continued, is in use or cannot be made.
     """
     try:
         folder = _first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
+        hold(folder, held)
         if _never_began(folder):
             (folder / CONFIG).unlink()
+        if continues and _can_continue(folder):
+            return folder, True
         (folder / CONFIG).open("x").close()
     except FileExistsError as error:
+        remedy = ", or continue that run with checkpoint.resume=auto" if _has_checkpoints(path) else ""
         raise SettingsError(
-            f"hydra.run.dir={path} holds a run already; nothing is overwritten: give another folder"
+            f"hydra.run.dir={path} holds a run already; nothing is overwritten: give another folder{remedy}"
         ) from error
     except OSError as error:
         raise SettingsError(f"hydra.run.dir={path} cannot be used: {error.strerror or error}") from error
-    return folder
+    return folder, False
+
+
+def hold(folder: Path, held: ExitStack, patience_s: float = 0.0) -> None:
+    """Keep others out of a run folder until ``held`` is closed or the process is gone; sweep what dead writers left.
+
+    Raises:
+        SettingsError: where another process works in it, also after ``patience_s`` seconds.
+    """
+    try:
+        held.enter_context(lock(folder / LOCK, patience_s))
+    except InUseError as error:
+        raise SettingsError(
+            f"hydra.run.dir={folder} is in use by {error}; wait until that run has ended, or give another folder"
+        ) from error
+    store.sweep(folder / store.FOLDER)
+
+
+def to_yaml(run: RunConfig) -> str:
+    """The settings as YAML, the form in which the run folder keeps them."""
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(run)))
 
 
 def _never_began(folder: Path) -> bool:
     """Whether the folder holds nothing but a run that failed before its first step."""
     status = read_status(folder)
     return (folder / CONFIG).exists() and status.state == "failed" and status.step == 0
+
+
+def _can_continue(folder: Path) -> bool:
+    """Whether the folder holds checkpoints, or a run that did not get as far as its first."""
+    interrupted = (folder / CONFIG).exists() and read_status(folder).state in ("running", "failed", "preempted")
+    return _has_checkpoints(folder) or interrupted
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    return bool(store.candidates(folder))
 
 
 def _first_free(path: Path) -> Path:

@@ -23,6 +23,7 @@ BATCHNORM = ("local", "shard", "sync")
 PRECISIONS = ("fp32", "bf16", "fp16")
 BACKENDS = ("auto", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
+RESUME_WORDS = ("auto", "never")
 
 SHARD_ROWS = 32
 """Rows of a shard where nothing is said: from here on, smaller micro-batches cost time."""
@@ -159,10 +160,28 @@ class CheckpointConfig:
     """What is kept.
 
     Attributes:
+        every_steps: steps between checkpoints; null: one at the end.
+        keep: how many of them stay; older ones are removed when a new one is whole.
+        resume: auto (continue in the run folder, after a restart or where hydra.run.dir names one that was used),
+            never, or a run folder, its checkpoints/ or one of those, to continue from in a run folder of its own.
         load: weights to start from: a run folder, a folder of checkpoints/, or a file of weights.
     """
 
+    every_steps: int | None = None
+    keep: int = 2
+    resume: str = "auto"
     load: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every setting by itself."""
+        _at_least("checkpoint.every_steps", self.every_steps, 1)
+        _at_least("checkpoint.keep", self.keep, 1)
+        if not self.resume:
+            raise SettingsError("checkpoint.resume is empty; set auto, never or a path")
+        if self.load and self.resume not in RESUME_WORDS:
+            raise SettingsError(
+                f"checkpoint.load={self.load} and checkpoint.resume={self.resume} both give weights; leave one out"
+            )
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +15,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from launcher.files import replace_file, sync
 from launcher.observe.logs import CONSOLE
 from launcher.observe.status import Status, to_json, write_status
 from launcher.observe.tensorboard import TensorBoard
@@ -38,7 +41,19 @@ class Done:
 
 
 class Observer:
-    """Tells nothing; what all ranks but rank 0 use."""
+    """Tells nothing; what all ranks but rank 0 use.
+
+    Attributes:
+        metrics: the last value of each.
+    """
+
+    metrics: Mapping[str, float] = {}
+
+    def began(self, about: Mapping[str, str]) -> None:
+        """The run begins, or continues; ``about`` are files of the run folder that tell what it is."""
+
+    def flush(self) -> None:
+        """What was told is on the disk."""
 
     def reached(self, done: Done) -> None:
         """A step is done."""
@@ -62,7 +77,7 @@ class RunObserver(Observer):
 
     Args:
         run_dir: the run folder.
-        status: the status at the start.
+        status: the status at the start; lines of later steps, of a run that was interrupted, do not count any more.
         last_step: the step at which the run ends, unless a rule stops it before; 0: nothing is trained.
         epochs: how many there will be.
         evaluates: whether there will be evaluations; without them the console shows the training metrics.
@@ -73,12 +88,12 @@ class RunObserver(Observer):
     ) -> None:
         self._evaluates = evaluates
         self._warned = False
-        self._done = Done()
+        self._done = Done(status.step, status.epoch, status.rows)
         self._run_dir = run_dir
         self._status = status
         self._last_step = last_step
         self._epochs = epochs
-        self._tensorboard = TensorBoard(run_dir, purge=status.restarts > 0)
+        self._tensorboard = TensorBoard(run_dir, purge=status.step + 1 if status.step else 0)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -89,10 +104,26 @@ class RunObserver(Observer):
             refresh_per_second=2,
             disable=not CONSOLE.is_terminal,
         )
-        self._task = self._bar.add_task("steps", total=last_step)
-        self._since = (time.perf_counter(), 0)
-        (run_dir / METRICS).unlink(missing_ok=True)
-        write_status(run_dir, status)
+        self._task = self._bar.add_task("steps", total=last_step, completed=status.step)
+        self._since = (time.perf_counter(), status.rows)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:  # type: ignore[override]
+        """The last value of each."""
+        return self._status.metrics
+
+    def began(self, about: Mapping[str, str]) -> None:
+        """The run begins, or continues: nothing is left of steps that will be done again."""
+        for name, content in about.items():
+            replace_file(self._run_dir / name, content)
+        cut_after(self._run_dir / METRICS, self._status.step)
+        write_status(self._run_dir, self._status)
+
+    def flush(self) -> None:
+        """What was told is on the disk."""
+        self._tensorboard.flush()
+        if (self._run_dir / METRICS).exists():
+            sync(self._run_dir / METRICS)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -163,3 +194,23 @@ class RunObserver(Observer):
     def _move(self, done: Done) -> None:
         self._status = replace(self._status, step=done.step, epoch=done.epoch, rows=done.rows)
         write_status(self._run_dir, self._status)
+
+
+def cut_after(path: Path, step: int) -> None:
+    """Cut a file of metrics after the lines of ``step``, also behind a line that is not whole; step 0 has none."""
+    if not path.exists():
+        return
+    size = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not 0 < _step_of(line) <= step:
+            break
+        size += len(line)
+    os.truncate(path, size)
+
+
+def _step_of(line: bytes) -> int:
+    """The step of a line of metrics; 0 where it is not whole."""
+    try:
+        return int(json.loads(line)["step"]) if line.endswith(b"\n") else 0
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -46,15 +46,19 @@ def write_status(run_dir: Path, status: Status) -> None:
 
 
 def read_status(run_dir: Path) -> Status:
-    """The status that was written last; that of a run that has just begun where there is none."""
-    path = run_dir / NAME
-    return Status(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Status()
+    """The status that was written last; that of a run that has just begun where none can be read."""
+    try:
+        return Status(**json.loads((run_dir / NAME).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return Status()
 
 
 def write_failure(run_dir: Path, rank: int, kind: str, message: str) -> None:
-    """Turn the status into that of a failed run."""
-    error = {"rank": rank, "type": kind, "message": message}
-    write_status(run_dir, replace(read_status(run_dir), state="failed", error=error))
+    """Turn the status into that of a failed run, unless the run has ended already."""
+    status = read_status(run_dir)
+    if status.state == "running":
+        error = {"rank": rank, "type": kind, "message": message}
+        write_status(run_dir, replace(status, state="failed", error=error))
 
 
 def to_json(value: dict[str, Any]) -> str:

@@ -11,10 +11,15 @@ if TYPE_CHECKING:
 
 
 class TensorBoard:
-    """Writes to ``tensorboard/`` of the run folder; TensorBoard is imported with the first value."""
+    """Writes to ``tensorboard/`` of the run folder; TensorBoard is imported with the first value.
 
-    def __init__(self, run_dir: Path, purge: bool = False) -> None:
-        self._purge = 0 if purge else None
+    Args:
+        run_dir: the run folder.
+        purge: the step from which on earlier points, of a run that was interrupted, no longer count; None: they all do.
+    """
+
+    def __init__(self, run_dir: Path, purge: int | None = None) -> None:
+        self._purge = purge
         self._folder = run_dir / "tensorboard"
         self._writer: SummaryWriter | None = None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import psutil
 import torch
@@ -42,6 +44,25 @@ def from_rank_zero(store: dist.Store, rank: Rank, key: str, produce: Callable[[]
     if rank.rank == 0 and not store.check([key]):
         store.set(key, produce())
     return store.get(key).decode()
+
+
+def settled_by_rank_zero(store: dist.Store, rank: Rank, key: str, settle: Callable[[], Any]) -> Any:
+    """What rank 0 settled under ``key``, fit for JSON, for every rank that asks.
+
+    Raises:
+        SettingsError: on every rank, where it was raised on rank 0.
+    """
+
+    def outcome() -> str:
+        try:
+            return json.dumps({"value": settle()})
+        except SettingsError as error:
+            return json.dumps({"error": str(error)})
+
+    found = json.loads(from_rank_zero(store, rank, key, outcome))
+    if "error" in found:
+        raise SettingsError(found["error"])
+    return found["value"]
 
 
 @contextmanager

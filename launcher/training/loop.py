@@ -1,17 +1,16 @@
-"""The loop: epochs of steps, with a word and an evaluation now and then."""
+"""The loop: epochs of steps, with a word, an evaluation and a checkpoint now and then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from launcher.observe.observer import Done, Observer
+from launcher.training.keep import Keeper
+from launcher.training.progress import Progress
 from launcher.training.step import Stepper, by_step
 from launcher.training.stop import StopRule
 from samplers import FixedGlobalBatchSampler
@@ -23,45 +22,30 @@ class Limits:
 
     Attributes:
         epochs: whole passes.
-        last_step: the step that ends the run.
+        max_steps: steps after which the run ends, if that comes first; None: no limit.
         evaluate_every: epochs between evaluations; 0: at the end only.
         log_every: steps between lines of metrics.
+        keep_every: steps between checkpoints; None: at the end only.
         stop: the rule that ends the run early.
     """
 
     epochs: int
-    last_step: int
+    max_steps: int | None
     evaluate_every: int
     log_every: int
+    keep_every: int | None
     stop: StopRule
-
-
-@dataclass
-class Window:
-    """The training loss since the last line of metrics; it stays on the device until somebody asks."""
-
-    losses: list[Tensor] = field(default_factory=list)
-    rows: int = 0
-
-    def add(self, loss: Tensor, rows: int) -> None:
-        """Note a step: this rank's sum of losses, and the rows of the global batch."""
-        self.losses.append(loss)
-        self.rows += rows
-
-    def close(self) -> float:
-        """The mean loss over the rows of all ranks, and a new beginning; a collective."""
-        total = torch.stack(self.losses).sum()
-        if dist.is_initialized():
-            dist.all_reduce(total)
-        mean = float(total) / self.rows
-        self.losses, self.rows = [], 0
-        return mean
 
 
 def tell_epoch(dataset: Any, epoch: int) -> None:
     """Tell a dataset that wants to know, before its loader's workers start."""
     if hasattr(dataset, "set_epoch"):
         dataset.set_epoch(epoch)
+
+
+def steps_of(sampler: FixedGlobalBatchSampler) -> int:
+    """The steps of the pass that begins."""
+    return sampler.share(len(sampler) - 1).step - sampler.share(0).step + 1
 
 
 @dataclass(frozen=True)
@@ -73,55 +57,85 @@ class Training:
         sampler: deals the rows.
         loader: reads the rows that were dealt to this rank.
         evaluate: gives the metrics by name, a collective; None: nothing is evaluated.
+        keeper: keeps checkpoints of where the run stands.
         observer: is told what happens.
         limits: where to pause and to end.
+        progress: where the run stands.
     """
 
     stepper: Stepper
     sampler: FixedGlobalBatchSampler
     loader: DataLoader[Any]
     evaluate: Callable[[], dict[str, float]] | None
+    keeper: Keeper
     observer: Observer
     limits: Limits
+    progress: Progress
 
     def run(self) -> tuple[str, Done]:
         """Train to the end: ``finished``, or ``stopped`` by ``trainer.stop_when``, and how far that was."""
-        window, done, state = Window(), Done(), "finished"
-        for epoch in range(self.limits.epochs):
-            self.sampler.set_epoch(epoch)
-            tell_epoch(self.loader.dataset, epoch)
-            self.stepper.begin(done.step)
-            for micro_batches in by_step(self.loader, self.sampler):
+        now = self.progress
+        if self.is_over:
+            self._conclude()
+        while not self.is_over:
+            self.sampler.set_epoch(now.epoch)
+            tell_epoch(self.loader.dataset, now.epoch)
+            now.epoch_rows = self.sampler.state_dict()["rows"]
+            self.stepper.begin(now.done.step)
+            left = reversed(range(steps_of(self.sampler)))
+            for micro_batches, steps_left in zip(by_step(self.loader, self.sampler), left, strict=True):
                 rate = self.stepper.learning_rate
                 loss, rows = self.stepper.step(micro_batches)
-                window.add(loss, rows)
-                done = Done(done.step + 1, epoch, done.rows + rows)
-                self.stepper.begin(done.step)
-                self.observer.reached(done)
-                if done.step % self.limits.log_every == 0:
-                    self._tell(done, window, rate)
-                if done.step == self.limits.last_step:
+                now.add(loss, rows, steps_left)
+                self.observer.reached(now.done)
+                self._pause(rate, steps_left)
+                if self.is_over:
                     break
-            if self._pauses(done, epoch):
-                self._tell(done, window, rate)
-                state = "stopped" if self._evaluation_stops(done) else "finished"
-            if state == "stopped" or done.step == self.limits.last_step:
-                break
-        return state, done
+                self.stepper.begin(now.done.step)
+        return "stopped" if self._stops else "finished", now.done
 
-    def _tell(self, done: Done, window: Window, rate: float) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is left to do."""
+        return self._reached_the_end or self._stops
+
+    @property
+    def _reached_the_end(self) -> bool:
+        most = self.limits.max_steps
+        return self.progress.epoch >= self.limits.epochs or (most is not None and self.progress.done.step >= most)
+
+    @property
+    def _stops(self) -> bool:
+        """Whether the last step was followed by an evaluation that fulfils the rule to stop."""
+        return self.progress.results is not None and self.limits.stop.holds(self.progress.results)
+
+    def _pause(self, rate: float, steps_left: int) -> None:
+        """After a step: tell, evaluate and keep what is due; a checkpoint comes last, so that it holds the rest."""
+        step = self.progress.done.step
+        evaluates = self._reached_the_end or (steps_left == 0 and self._evaluates_after(self.progress.done.epoch))
+        if evaluates or step % self.limits.log_every == 0:
+            self._tell(rate)
+        if evaluates:
+            self._evaluate()
+        if self.is_over or (self.limits.keep_every and step % self.limits.keep_every == 0):
+            self.keeper.keep(self.progress)
+
+    def _conclude(self) -> None:
+        """What is due at the end, where a run is continued that stood there already and did not know it for the end."""
+        self._tell(self.stepper.learning_rate)
+        if self.progress.results is None:
+            self._evaluate()
+
+    def _tell(self, rate: float) -> None:
+        window = self.progress.window
         if window.rows:
-            self.observer.trained(done, {"loss": window.close(), "lr": rate})
+            self.observer.trained(self.progress.done, {"loss": window.close(), "lr": rate})
 
-    def _pauses(self, done: Done, epoch: int) -> bool:
-        """Whether this is the end of the run, or of an epoch after which an evaluation is due."""
+    def _evaluates_after(self, epoch: int) -> bool:
         every = self.limits.evaluate_every
-        return done.step == self.limits.last_step or (every > 0 and (epoch + 1) % every == 0)
+        return every > 0 and (epoch + 1) % every == 0
 
-    def _evaluation_stops(self, done: Done) -> bool:
-        """Evaluate; whether the results fulfil the rule to stop."""
-        if self.evaluate is None:
-            return False
-        results = self.evaluate()
-        self.observer.evaluated(done, results)
-        return self.limits.stop.holds(results)
+    def _evaluate(self) -> None:
+        if self.evaluate is not None:
+            self.progress.results = self.evaluate()
+            self.observer.evaluated(self.progress.done, self.progress.results)

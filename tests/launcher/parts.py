@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from pathlib import Path
 
 import torch
@@ -65,3 +66,43 @@ class DiesOnRankOne(nn.Linear):
         if self.training and os.environ["RANK"] == "1":
             os._exit(9)
         return super().forward(inputs)
+
+
+def numbered(n, features=4, classes=3):
+    """As ``rows``, where the first input is the number of the row."""
+    data = rows(n, features, classes)
+    data.tensors[0][:, 0] = torch.arange(n)
+    return data
+
+
+class Ledger(nn.Sequential):
+    """A model with BatchNorm that writes down the numbers of the rows it is trained on, a line for each micro-batch."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__(nn.BatchNorm1d(features), nn.Linear(features, classes))
+
+    def forward(self, inputs):
+        if self.training:
+            with Path(f"ledger_{os.environ.get('RANK', '0')}").open("a") as file:
+                file.write(" ".join(str(int(number)) for number in inputs[:, 0]) + "\n")
+            self.meet_an_end()
+        return super().forward(inputs)
+
+    def meet_an_end(self):
+        """Nothing happens to this one."""
+
+
+class Killed(Ledger):
+    """Its rank 1 is killed in the fifth step."""
+
+    def meet_an_end(self):
+        if os.environ["RANK"] == "1" and len(Path("ledger_1").read_text().splitlines()) == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FailsOnce(Ledger):
+    """It fails in the fifth step, unless it is started again."""
+
+    def meet_an_end(self):
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and len(Path("ledger_0").read_text().splitlines()) == 5:
+            raise ValueError("the first time")

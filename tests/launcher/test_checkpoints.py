@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from launcher.checkpoints import store
-from launcher.checkpoints.state import load_weights, save_weights, weights_sha256
+from launcher.checkpoints.state import WEIGHTS, load_weights, weights_sha256, weights_to_bytes
 from launcher.processes.errors import SettingsError
 from tests.launcher.command import TINY, launch
 
@@ -19,6 +19,10 @@ from tests.launcher.command import TINY, launch
 def model(seed=0, features=3):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(features, 2), nn.BatchNorm1d(2))
+
+
+def save_weights(root, step, kept):
+    return store.save(root, step, {WEIGHTS: weights_to_bytes(kept)})
 
 
 def test_a_generation_is_read_as_it_was_written(tmp_path):

@@ -105,10 +105,11 @@ def test_seven_rows_on_two_ranks_padded(tmp_path):
 
 
 def test_a_restart_works_in_the_same_folder_with_the_same_settings(tmp_path):
-    done = launch(tmp_path, 2, *TINY, "hydra.run.dir=outputs/${now:%f}", times=2)
+    model = ("model._target_=tests.launcher.parts.FailsOnce", "~model.in_features", "~model.out_features")
+    done = launch(tmp_path, 2, *TINY, "trainer.epochs=4", "hydra.run.dir=outputs/${now:%f}", *model, times=2)
     assert done.status == 0, done.error
     assert done.state["restarts"] == 1
-    assert [line["step"] for line in done.metrics if "train/loss" in line] == [1, 2, 3, 4]
+    assert [line["step"] for line in done.metrics if "train/loss" in line] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_process_without_its_variables_is_told_what_is_missing(capsys, monkeypatch):

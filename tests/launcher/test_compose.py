@@ -6,7 +6,8 @@ import pytest
 
 from launcher.cli import Instructions
 from launcher.configure.command_line import parse
-from launcher.configure.compose import compose_run, config_dir, config_groups, show_config, to_yaml
+from launcher.configure.compose import compose_run, config_dir, config_groups, show_config
+from launcher.configure.run_folder import to_yaml
 from launcher.configure.schema import RunConfig, known_keys
 from launcher.processes.errors import SettingsError
 

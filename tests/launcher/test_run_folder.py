@@ -35,10 +35,11 @@ def test_two_runs_in_the_same_second_have_two_folders(tmp_path):
 def test_a_folder_that_the_user_named_is_not_overwritten(tmp_path):
     launch(tmp_path, 1, *TINY, "trainer.max_steps=1")
     before = (tmp_path / "run" / "status.json").read_text()
-    again = launch(tmp_path, 2, *TINY)
+    again = launch(tmp_path, 2, *TINY, "checkpoint.resume=never")
     assert again.status == 2
     assert again.error == (
-        f"error: hydra.run.dir={tmp_path}/run holds a run already; nothing is overwritten: give another folder\n"
+        f"error: hydra.run.dir={tmp_path}/run holds a run already; nothing is overwritten: give another folder, or "
+        "continue that run with checkpoint.resume=auto\n"
     )
     assert (tmp_path / "run" / "status.json").read_text() == before
 

@@ -1,0 +1,159 @@
+"""What a generation holds, and which one a run continues from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoints import store
+from launcher.checkpoints.plain import read_state, to_bytes
+from launcher.checkpoints.state import WEIGHTS
+from launcher.processes.errors import SettingsError, first_line
+
+VERSION = 1
+TRAINING = "training.pt"
+FACTS = "run.json"
+FILES = (WEIGHTS, TRAINING, FACTS)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is plain to read about a run that is kept: ``run.json``.
+
+    Attributes:
+        step: optimizer steps done.
+        epoch: the epoch that the last step belongs to.
+        rows: rows trained on, over all ranks.
+        sampler: the state of the sampler.
+        results: those of the evaluation after the last step; None where there was none.
+        metrics: the last value of each.
+        world_size: ranks that worked.
+        optimizer: its ``_target_`` node.
+        scheduler: its ``_target_`` node, with its length.
+        identity: what the bits depend on.
+        settings: of the run.
+    """
+
+    step: int
+    epoch: int
+    rows: int
+    sampler: Mapping[str, Any]
+    results: Mapping[str, float] | None
+    metrics: Mapping[str, float]
+    world_size: int
+    optimizer: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """JSON; numbers that are not finite become texts."""
+        values = {**vars(self), "results": _as_json(self.results), "metrics": _as_json(self.metrics)}
+        return json.dumps({"version": VERSION, **values}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, place: str, content: bytes) -> Facts:
+        """The facts that ``to_bytes`` wrote.
+
+        Raises:
+            SettingsError: where something else is written there, or a newer version wrote it.
+        """
+        try:
+            values = json.loads(content)
+            version = values.pop("version")
+            if version > VERSION:
+                raise SettingsError(
+                    f"{place}: {FACTS} has format version {version}, this version of evenshard reads up to {VERSION}"
+                )
+            return cls(**{**values, "results": _from_json(values["results"]), "metrics": _from_json(values["metrics"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SettingsError(
+                f"{place}: {FACTS} cannot be read: {type(error).__name__}: {first_line(error)}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A checkpoint, read.
+
+    Attributes:
+        place: the setting and folder that it comes from, for messages.
+        facts: what is plain to read.
+        weights: state dict of the model.
+        training: state of optimizer, scheduler and loss scaling, and the loss since the last line of metrics.
+    """
+
+    place: str
+    facts: Facts
+    weights: Any
+    training: Any
+
+    @classmethod
+    def read(cls, place: str, folder: Path) -> Generation:
+        """Read the generation in ``folder``; no code in it is run.
+
+        Raises:
+            SettingsError: where it is not what was written, or is no checkpoint.
+        """
+        try:
+            content = {name: store.read(folder, name) for name in FILES}
+        except (store.DamagedError, store.NewerError) as error:
+            raise SettingsError(f"{place}: {error}") from error
+        facts = Facts.from_bytes(place, content[FACTS])
+        weights, training = (read_state(f"{place}: {name}", content[name]) for name in (WEIGHTS, TRAINING))
+        return cls(place, facts, weights, training)
+
+
+def files_of(facts: Facts, weights: bytes, training: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a generation."""
+    return {WEIGHTS: weights, TRAINING: to_bytes("training", training), FACTS: facts.to_bytes()}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where a run continues.
+
+    Attributes:
+        folder: of the newest whole generation; None where none was ever kept.
+        passed_over: what is wrong with each newer one.
+    """
+
+    folder: Path | None
+    passed_over: list[str]
+
+
+def choose(place: str, path: Path) -> Choice:
+    """The newest whole generation of ``path``: a run folder, its ``checkpoints/``, or one generation.
+
+    Raises:
+        SettingsError: where there are generations and none is whole, with what is wrong with each; nothing is deleted.
+    """
+    problems: list[str] = []
+    try:
+        for folder in store.candidates(path):
+            try:
+                store.check_whole(folder, FILES)
+            except store.DamagedError as error:  # noqa: PERF203 - few folders
+                problems.append(str(error))
+            else:
+                return Choice(folder, problems)
+    except (store.NewerError, OSError) as error:
+        raise SettingsError(f"{place}: {error}") from error
+    if problems:
+        raise SettingsError(
+            f"{place}: no whole checkpoint: {'; '.join(problems)}; nothing was deleted: to begin anew give another "
+            "hydra.run.dir"
+        )
+    return Choice(None, [])
+
+
+def _as_json(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
+    return None if values is None else {name: v if math.isfinite(v) else str(v) for name, v in values.items()}
+
+
+def _from_json(values: Mapping[str, float | str] | None) -> dict[str, float] | None:
+    return None if values is None else {name: float(v) if isinstance(v, str) else v for name, v in values.items()}

@@ -1,0 +1,85 @@
+"""How far a run is, and what it has seen since it last told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from launcher.observe.observer import Done
+
+
+@dataclass
+class Window:
+    """The training loss since the last line of metrics; it stays on the device until somebody asks."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, loss: Tensor, rows: int) -> None:
+        """Note a step: this rank's sum of losses, and the rows of the global batch."""
+        self.losses.append(loss)
+        self.rows += rows
+
+    def close(self) -> float:
+        """The mean loss over the rows of all ranks, and a new beginning; a collective."""
+        total = torch.stack(self.losses).sum()
+        if dist.is_initialized():
+            dist.all_reduce(total)
+        mean = float(total) / self.rows
+        self.losses, self.rows = [], 0
+        return mean
+
+    def of_all_ranks(self) -> Tensor:
+        """The sums of losses, (ranks, steps) on the CPU; a collective."""
+        if not self.losses:
+            return torch.zeros(1, 0)
+        mine = torch.stack(self.losses)
+        everyone = [mine]
+        if dist.is_initialized():
+            everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyone, mine)
+        return torch.stack(everyone).cpu()
+
+    @classmethod
+    def restored(cls, losses: Tensor, rows: int, device: torch.device) -> Window:
+        """This rank's part of what ``of_all_ranks`` gave, so that the next line is the one that was due.
+
+        As many ranks take up what each of them had, to the bit; where they are more or fewer, the first has it all.
+        """
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        nothing = torch.zeros_like(losses[0])
+        shared = losses if ranks == len(losses) else [losses.sum(0)] + [nothing] * (ranks - 1)
+        return cls(list(shared[rank].to(device)), rows)
+
+
+@dataclass
+class Progress:
+    """Where a run stands between two steps.
+
+    Attributes:
+        done: what all steps together did.
+        epoch: the epoch that the next step belongs to, counted from 0.
+        epoch_rows: rows done of the epoch that the sampler is in, counted as it counts them.
+        window: the loss since the last line of metrics.
+        results: those of the evaluation after the last step; None where there was none.
+        metrics: the last value of each, as it was when the run was kept.
+    """
+
+    done: Done = field(default_factory=Done)
+    epoch: int = 0
+    epoch_rows: int = 0
+    window: Window = field(default_factory=Window)
+    results: Mapping[str, float] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def add(self, loss: Tensor, rows: int, steps_left: int) -> None:
+        """Note a step: this rank's sum of losses, the rows of the global batch, and the steps left in its epoch."""
+        self.window.add(loss, rows)
+        self.done = Done(self.done.step + 1, self.epoch, self.done.rows + rows)
+        self.epoch_rows += rows
+        self.epoch += steps_left == 0
+        self.results = None

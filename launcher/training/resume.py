@@ -1,0 +1,189 @@
+"""Continuing a run from a checkpoint, on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from launcher.checkpoints import identity, settings
+from launcher.checkpoints.generation import Choice, Facts, Generation, choose
+from launcher.checkpoints.state import put_weights
+from launcher.checkpoints.store import FOLDER
+from launcher.configure.devices import in_config_words
+from launcher.configure.schema import RESUME_WORDS, RunConfig
+from launcher.observe.observer import Done
+from launcher.observe.status import read_status
+from launcher.processes.environment import Rank
+from launcher.processes.errors import SettingsError, first_line
+from launcher.processes.group import settled_by_rank_zero
+from launcher.training.progress import Progress, Window
+from launcher.training.step import Stepper
+from samplers import FixedGlobalBatchSampler
+
+log = logging.getLogger(__name__)
+
+OVER = ("finished", "stopped")
+MISFITS = (ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The checkpoint that a run continues from.
+
+    Attributes:
+        generation: what was kept.
+        told: whether the run folder says already that the run ended there.
+        says: whether this rank tells the user.
+    """
+
+    generation: Generation
+    told: bool
+    says: bool
+
+    def restore(
+        self, model: nn.Module, stepper: Stepper, sampler: FixedGlobalBatchSampler, about: Mapping[str, Any]
+    ) -> Progress:
+        """Put what was kept in its place; returns where the run stands.
+
+        Args:
+            model: not wrapped.
+            stepper: has optimizer, scheduler and loss scaling.
+            sampler: of this rank.
+            about: the facts of this run that do not change while it goes.
+
+        Raises:
+            SettingsError: where something does not fit; nothing is passed over.
+        """
+        facts, place = self.generation.facts, self.generation.place
+        _load_position(sampler, facts, place)
+        put_weights(model, self.generation.weights, place)
+        try:
+            _load_training(self.generation.training, stepper, facts, about)
+            window = Window.restored(**self.generation.training["window"], device=stepper.compute.device)
+        except MISFITS as error:
+            raise SettingsError(
+                f"{place}: its state does not fit {type(stepper.optimizer).__name__} and the scheduler here: "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
+        if self.says and (changes := identity.changes(facts.identity, about["identity"])):
+            log.info("note: resumed under another identity: %s: the same rows, but not the same bits", changes)
+        done = Done(facts.step, facts.epoch, facts.rows)
+        return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics)
+
+
+def find(run: RunConfig, rank: Rank, store: dist.Store, run_dir: Path) -> Resumed | None:
+    """The checkpoint that the run continues from, the same on every rank; None: it begins.
+
+    Raises:
+        SettingsError: on every rank, where no generation is whole, a path leads to none, or the run was another.
+    """
+    where = settled_by_rank_zero(store, rank, f"resume/{rank.attempt}", lambda: look(run.checkpoint.resume, run_dir))
+    if where is None:
+        return None
+    generation = Generation.read(where["place"], Path(where["folder"]))
+    changes = settings.differences(_settings_of(generation), run)
+    settings.check_same_run(changes, generation.place)
+    if rank.rank == 0:
+        facts = generation.facts
+        log.info(
+            "resumed from     %s: step %d, epoch %d, %s rows",
+            where["folder"],
+            facts.step,
+            facts.epoch + 1,
+            f"{facts.rows:,}",
+        )
+        if changes:
+            log.info("note: resumed with other settings: %s", settings.in_words(changes))
+    return Resumed(generation, where["told"], says=rank.rank == 0)
+
+
+def look(resume: str, run_dir: Path) -> dict[str, Any] | None:
+    """On rank 0: the checkpoint that ``checkpoint.resume`` means; one of the run's own comes before one of a path."""
+    if resume == "never":
+        return None
+    root = run_dir / FOLDER
+    place = f"checkpoint.resume={resume}"
+    own = _newest(f"{place}: {root}", root)
+    if own is not None:
+        status = read_status(run_dir)
+        told = status.state in OVER and own.name.endswith(f"_{status.step:08d}")
+        return {"place": f"{place}: {own}", "folder": str(own), "told": told}
+    if resume in RESUME_WORDS:
+        return None
+    path = Path(resume)
+    if not path.is_dir():
+        wrong = "is a file; checkpoint.load takes files of weights" if path.exists() else "there is no such folder"
+        raise SettingsError(f"{place}: {wrong}")
+    other = _newest(place, path)
+    if other is None:
+        raise SettingsError(f"{place}: nothing is kept there; give a run folder, its checkpoints/, or one of those")
+    return {"place": place, "folder": str(other), "told": False}
+
+
+def _newest(place: str, path: Path) -> Path | None:
+    found: Choice = choose(place, path)
+    for problem in found.passed_over:
+        log.warning("a checkpoint is passed over for an older one: %s", problem)
+    return found.folder
+
+
+def _settings_of(generation: Generation) -> RunConfig:
+    try:
+        return RunConfig.from_json(json.dumps(generation.facts.settings))
+    except (TypeError, KeyError, AttributeError, SettingsError) as error:
+        raise SettingsError(
+            f"{generation.place}: its settings are not those of this version of evenshard: {first_line(error)}"
+        ) from error
+
+
+def _load_position(sampler: FixedGlobalBatchSampler, facts: Facts, place: str) -> None:
+    there = facts.sampler.get("n")
+    if there != sampler.n:
+        raise SettingsError(
+            f"{place}: an epoch has {there} rows there, {sampler.n} here: data.train or data.order give others; give "
+            "those of that run, or begin a run with its weights by checkpoint.load"
+        )
+    try:
+        sampler.load_state_dict(facts.sampler)
+    except ValueError as error:
+        raise SettingsError(f"{place}: {in_config_words(str(error))}") from error
+
+
+def _load_training(state: Mapping[str, Any], stepper: Stepper, facts: Facts, about: Mapping[str, Any]) -> None:
+    """Optimizer, scheduler and loss scaling.
+
+    Where optimizer or scheduler have other settings, the new ones hold: the optimizer keeps its momenta alone, and the
+    new scheduler is moved to where the old one was.
+    """
+    same = about["optimizer"] == facts.optimizer and about["scheduler"] == facts.scheduler
+    _load_optimizer(stepper.optimizer, state["optimizer"], same)
+    if stepper.compute.scaler.is_enabled() and state["scaler"]:
+        stepper.compute.scaler.load_state_dict(state["scaler"])
+    if stepper.scheduler is not None and same:
+        stepper.scheduler.load_state_dict(state["scheduler"])
+    elif stepper.scheduler is not None:
+        _move(stepper.scheduler, state.get("scheduler", {}).get("last_epoch", facts.step))
+
+
+def _load_optimizer(optimizer: Optimizer, state: Mapping[str, Any], same: bool) -> None:
+    groups = state["param_groups"] if same else optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
+
+
+def _move(scheduler: LRScheduler, steps: int) -> None:
+    """Step a new scheduler as often as an old one was stepped, or to its own end."""
+    most = getattr(scheduler, "total_steps", steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the optimizer has stepped, in the run before
+        for _ in range(min(steps, most)):
+            scheduler.step()

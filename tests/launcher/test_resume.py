@@ -1,0 +1,124 @@
+"""A run that was stopped anywhere and continued ends as if it had never been stopped."""
+
+import shutil
+from functools import partial
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from launcher.checkpoints import store
+from launcher.testing import RankError
+from tests.launcher.command import CONFIGS, Line, in_turn, launch
+
+SURVIVOR = (f"--config-dir={CONFIGS}", "experiment=survivor")
+RUNS = {
+    "drop": (),
+    "pad": ("batch.tail=pad",),
+    "pad, counted": ("batch.tail=pad", "batch.pad_weight=1"),
+    "spread": ("batch.tail=spread",),
+    "carry": ("batch.tail=carry",),
+    "micro-batches": ("batch.max_per_device=4",),
+    "adaptive": ("optimizer=adamw", "scheduler=one_cycle", "trainer.clip_norm=0.5"),
+    "rare": ("trainer.log_every=5", "trainer.evaluate_every=2"),
+}
+
+
+def back_to(step, source, folder):
+    """A copy of the run of ``source`` as if it had been killed right before its next checkpoint after ``step``."""
+    shutil.copytree(source / "run", folder / "run")
+    for generation in store.generations(folder / "run" / "checkpoints"):
+        if int(generation.name[5:]) > step:
+            shutil.rmtree(generation)
+    for ledger in (folder / "run").glob("ledger_*"):
+        ledger.unlink()
+
+
+def lines_without_speed(done):
+    return [{name: value for name, value in line.items() if name != "train/rows_per_s"} for line in done.metrics]
+
+
+def ledger(folder, ranks):
+    """The rows of each step, over all ranks."""
+    parts = [(folder / "run" / f"ledger_{rank}").read_text().splitlines() for rank in range(ranks)]
+    return [sorted(int(row) for part in step for row in part.split()) for step in zip(*parts, strict=True)]
+
+
+def scalars(done):
+    """The points of TensorBoard that count."""
+    events = EventAccumulator(str(done.run_dir / "tensorboard"))
+    events.Reload()
+    names = sorted(name for name in events.Tags()["scalars"] if name not in ("train/rows_per_s", "hp_metric"))
+    return {name: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
+
+
+def speed(done):
+    return {"train/rows_per_s": done.state["metrics"]["train/rows_per_s"]}
+
+
+def stopped_after(steps, folder, *words):
+    """A whole run, and those that were stopped after each of ``steps`` and continued."""
+    whole = Line(folder / "whole", (*SURVIVOR, *words))
+    again = {step: folder / str(step) for step in steps}
+    return in_turn(
+        whole, *(Line(path, whole.words, partial(back_to, step, whole.folder, path)) for step, path in again.items())
+    )
+
+
+@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
+def test_a_run_that_is_stopped_after_any_step_ends_as_if_it_were_not(tmp_path, words):
+    steps = range(1, 6)
+    whole, *continued = stopped_after(steps, tmp_path, *words)
+    assert whole.status == 0, whole.error
+    micro_batches = ledger(whole.folder, 1)
+    for step, done in zip(steps, continued, strict=True):
+        assert done.status == 0, done.error
+        assert lines_without_speed(done) == lines_without_speed(whole), step
+        assert ledger(done.folder, 1) == micro_batches[step * len(micro_batches) // whole.state["step"] :], step
+        assert done.state == {**whole.state, "metrics": {**whole.state["metrics"], **speed(done)}}
+        assert scalars(done) == scalars(whole)
+
+
+def test_rows_that_workers_drew_ahead_are_not_lost(tmp_path):
+    whole, again = stopped_after([2], tmp_path, "data.workers=2", "data.test=null")
+    assert (whole.status, again.status) == (0, 0), again.error
+    assert ledger(again.folder, 1) == ledger(whole.folder, 1)[2:]
+    assert again.state["weights_sha256"] == whole.state["weights_sha256"]
+
+
+def test_as_many_ranks_continue_to_the_same_bits_and_others_on_the_same_rows(tmp_path):
+    one, two = (launch(tmp_path / str(ranks), ranks, *SURVIVOR) for ranks in (1, 2))
+    back_to(2, two.folder, tmp_path / "again")
+    again = launch(tmp_path / "again", 2, *SURVIVOR)
+    assert again.state["weights_sha256"] == two.state["weights_sha256"]
+    assert lines_without_speed(again) == lines_without_speed(two)
+    back_to(2, two.folder, tmp_path / "other")
+    launch(tmp_path / "other", 3, *SURVIVOR, "trainer.max_steps=4")
+    middle = ledger(tmp_path / "other", 3)
+    for rank in range(3):
+        (tmp_path / "other" / "run" / f"ledger_{rank}").unlink()
+    other = launch(tmp_path / "other", 1, *SURVIVOR)
+    assert other.status == 0, other.error
+    assert ledger(two.folder, 2)[:2] + middle + ledger(other.folder, 1) == ledger(one.folder, 1)
+    assert "note: resumed under another identity: ranks 3 -> 1: the same rows, but not the same bits\n" in other.output
+
+
+def test_a_rank_that_is_killed_costs_the_steps_since_the_last_checkpoint(tmp_path):
+    words = (*SURVIVOR, "checkpoint.every_steps=3")
+    killed = (*words, "model._target_=tests.launcher.parts.Killed")
+    with pytest.raises(RankError, match="rank 1 ended without a word"):
+        launch(tmp_path / "killed", 2, *killed)
+    again = launch(tmp_path / "killed", 2, *killed)
+    whole = launch(tmp_path / "whole", 2, *words)
+    assert again.state["weights_sha256"] == whole.state["weights_sha256"]
+    assert lines_without_speed(again) == lines_without_speed(whole)
+    assert scalars(again) == scalars(whole)
+    assert f"resumed from     {again.run_dir}/checkpoints/step_00000003: step 3, epoch 1, 24 rows\n" in again.output
+
+
+def test_an_elastic_restart_continues_in_the_same_folder(tmp_path):
+    words = (*SURVIVOR, "checkpoint.every_steps=3")
+    whole = launch(tmp_path / "whole", 2, *words)
+    again = launch(tmp_path / "again", 2, *words, "model._target_=tests.launcher.parts.FailsOnce", times=2)
+    assert again.status == 0, again.error
+    assert again.state == {**whole.state, "restarts": 1, "metrics": {**whole.state["metrics"], **speed(again)}}
+    assert lines_without_speed(again) == lines_without_speed(whole)
