@@ -33,7 +33,7 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
         raise SettingsError(in_config_words(str(error))) from error
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
     _check_rest(run, parts, steps)
-    shares = [f"  rank {rank}         {_rows(plan.micro_batches(rank))}" for rank in range(min(plan.active, 16))]
+    shares = [f"  rank {rank:<10}{_rows(plan.micro_batches(rank))}" for rank in range(min(plan.active, 16))]
     more = [f"  ... and {plan.active - len(shares)} more"] if plan.active > len(shares) else []
     return "\n".join(
         [
