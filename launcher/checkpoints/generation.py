@@ -76,36 +76,30 @@ class Facts:
             ) from error
 
 
-@dataclass(frozen=True)
-class Generation:
-    """A checkpoint, read.
+def read_facts(place: str, folder: Path) -> Facts:
+    """What is plain to read about the generation in ``folder``.
 
-    Attributes:
-        place: the setting and folder that it comes from, for messages.
-        facts: what is plain to read.
-        weights: state dict of the model.
-        training: state of optimizer, scheduler and loss scaling, and the loss since the last line of metrics.
+    Raises:
+        SettingsError: where it is not what was written, or is no checkpoint.
     """
+    return Facts.from_bytes(place, _read(place, folder, FACTS))
 
-    place: str
-    facts: Facts
-    weights: Any
-    training: Any
 
-    @classmethod
-    def read(cls, place: str, folder: Path) -> Generation:
-        """Read the generation in ``folder``; no code in it is run.
+def read_tensors(place: str, folder: Path) -> tuple[Any, Any]:
+    """The weights, and the state of training, of the generation in ``folder``; no code in it is run.
 
-        Raises:
-            SettingsError: where it is not what was written, or is no checkpoint.
-        """
-        try:
-            content = {name: store.read(folder, name) for name in FILES}
-        except (store.DamagedError, store.NewerError) as error:
-            raise SettingsError(f"{place}: {error}") from error
-        facts = Facts.from_bytes(place, content[FACTS])
-        weights, training = (read_state(f"{place}: {name}", content[name]) for name in (WEIGHTS, TRAINING))
-        return cls(place, facts, weights, training)
+    Raises:
+        SettingsError: where they are not what was written, or are no state.
+    """
+    weights, training = (read_state(f"{place}: {name}", _read(place, folder, name)) for name in (WEIGHTS, TRAINING))
+    return weights, training
+
+
+def _read(place: str, folder: Path, name: str) -> bytes:
+    try:
+        return store.read(folder, name)
+    except (store.DamagedError, store.NewerError) as error:
+        raise SettingsError(f"{place}: {error}") from error
 
 
 def files_of(facts: Facts, weights: bytes, training: Mapping[str, Any]) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher.files import UNREADABLE
-from launcher.processes.errors import SettingsError
+from launcher.processes.errors import SettingsError, first_line
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 MAPPINGS = (dict, OrderedDict, Counter)
@@ -68,6 +68,11 @@ def read_state(place: str, content: bytes) -> Any:
     """
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SettingsError(f"{place}: cannot be read as weights: {reason}") from error
+    except pickle.UnpicklingError as error:
+        raise SettingsError(
+            f"{place}: cannot be read: it is damaged, or holds more than tensors and plain values, which is left "
+            "alone since reading it could run code"
+        ) from error
+    except Exception as error:  # the bytes of anything may be there, and make anything of themselves
+        reason = first_line(error) if str(error).strip() else type(error).__name__
+        raise SettingsError(f"{place}: cannot be read: {reason}") from error

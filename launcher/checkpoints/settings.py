@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -50,9 +51,9 @@ def check_same_run(changes: Changes, place: str) -> None:
     Raises:
         SettingsError: with both sides of each.
     """
-    broken = [name for name in changes if _within(name, FIXED)]
+    broken = [(name, sides) for name, sides in changes.items() if _within(name, FIXED)]
     if broken:
-        sides = "; ".join(f"{name} is {changes[name][0]} there, {changes[name][1]} here" for name in broken)
+        sides = "; ".join(f"{name} is {_text(there)} there, {_text(here)} here" for name, (there, here) in broken)
         raise SettingsError(
             f"{place}: a run of other rows or another model: {sides}; give the settings of that run, or give this one "
             "another hydra.run.dir"
@@ -61,9 +62,14 @@ def check_same_run(changes: Changes, place: str) -> None:
 
 def in_words(changes: Changes) -> str:
     """``trainer.epochs 3 -> 5, data.workers 0 -> 2``."""
-    shown = [f"{name} {before} -> {now}" for name, (before, now) in list(changes.items())[:MOST_SHOWN]]
+    shown = [f"{name} {_text(before)} -> {_text(now)}" for name, (before, now) in list(changes.items())[:MOST_SHOWN]]
     more = [f"{len(changes) - MOST_SHOWN} more"] if len(changes) > MOST_SHOWN else []
     return ", ".join([*shown, *more])
+
+
+def _text(value: Any) -> str:
+    """As it would be written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _settled(run: RunConfig) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def to_yaml(run: RunConfig) -> str:
 def _never_began(folder: Path) -> bool:
     """Whether the folder holds nothing but a run that failed before its first step."""
     status = read_status(folder)
-    return (folder / CONFIG).exists() and status.state == "failed" and status.step == 0
+    failed = status.state == "failed" and status.step == 0
+    return (folder / CONFIG).exists() and failed and not _has_checkpoints(folder)
 
 
 def _can_continue(folder: Path) -> bool:

@@ -278,6 +278,11 @@ class RunConfig:
             raise SettingsError(
                 f"data.{split} has no _target_: mode={self.mode} needs rows to {self.mode} on; choose data=NAME"
             )
+        if self.mode == "evaluate" and self.checkpoint.resume not in RESUME_WORDS:
+            raise SettingsError(
+                f"mode=evaluate takes its weights from checkpoint.load, not from "
+                f"checkpoint.resume={self.checkpoint.resume}"
+            )
         if self.mode == "evaluate" and not self.checkpoint.load:
             raise SettingsError("mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights")
 

@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.checkpoints import identity, settings
-from launcher.checkpoints.generation import Choice, Facts, Generation, choose
+from launcher.checkpoints.generation import Choice, Facts, choose, read_facts, read_tensors
 from launcher.checkpoints.state import put_weights
 from launcher.checkpoints.store import FOLDER
 from launcher.configure.devices import in_config_words
 from launcher.configure.schema import RESUME_WORDS, RunConfig
-from launcher.observe.observer import Done
+from launcher.observe.observer import METRICS, Done
 from launcher.observe.status import read_status
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError, first_line
@@ -33,7 +33,7 @@ from samplers import FixedGlobalBatchSampler
 log = logging.getLogger(__name__)
 
 OVER = ("finished", "stopped")
-MISFITS = (ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+MISFITS = (ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,16 @@ class Resumed:
     """The checkpoint that a run continues from.
 
     Attributes:
-        generation: what was kept.
+        place: the setting and folder that it comes from, for messages.
+        folder: of the generation.
+        facts: what is plain to read about it.
         told: whether the run folder says already that the run ended there.
         says: whether this rank tells the user.
     """
 
-    generation: Generation
+    place: str
+    folder: Path
+    facts: Facts
     told: bool
     says: bool
 
@@ -64,15 +68,16 @@ class Resumed:
         Raises:
             SettingsError: where something does not fit; nothing is passed over.
         """
-        facts, place = self.generation.facts, self.generation.place
-        _load_position(sampler, facts, place)
-        put_weights(model, self.generation.weights, place)
+        facts = self.facts
+        _load_position(sampler, facts, self.place)
+        weights, training = read_tensors(self.place, self.folder)
+        put_weights(model, weights, self.place)
         try:
-            _load_training(self.generation.training, stepper, facts, about)
-            window = Window.restored(**self.generation.training["window"], device=stepper.compute.device)
+            _load_training(training, stepper, facts, about)
+            window = Window.restored(**training["window"], device=stepper.compute.device)
         except MISFITS as error:
             raise SettingsError(
-                f"{place}: its state does not fit {type(stepper.optimizer).__name__} and the scheduler here: "
+                f"{self.place}: its state does not fit {type(stepper.optimizer).__name__} and the scheduler here: "
                 f"{type(error).__name__}: {first_line(error)}"
             ) from error
         if self.says and (changes := identity.changes(facts.identity, about["identity"])):
@@ -89,22 +94,24 @@ def find(run: RunConfig, rank: Rank, store: dist.Store, run_dir: Path) -> Resume
     """
     where = settled_by_rank_zero(store, rank, f"resume/{rank.attempt}", lambda: look(run.checkpoint.resume, run_dir))
     if where is None:
+        if rank.rank == 0 and (run_dir / METRICS).exists():
+            log.info("note: no checkpoint was kept here: the run begins anew")
         return None
-    generation = Generation.read(where["place"], Path(where["folder"]))
-    changes = settings.differences(_settings_of(generation), run)
-    settings.check_same_run(changes, generation.place)
+    place, folder = where["place"], Path(where["folder"])
+    facts = read_facts(place, folder)
+    changes = settings.differences(_settings_of(place, facts), run)
+    settings.check_same_run(changes, place)
     if rank.rank == 0:
-        facts = generation.facts
-        log.info(
-            "resumed from     %s: step %d, epoch %d, %s rows",
-            where["folder"],
-            facts.step,
-            facts.epoch + 1,
-            f"{facts.rows:,}",
-        )
-        if changes:
-            log.info("note: resumed with other settings: %s", settings.in_words(changes))
-    return Resumed(generation, where["told"], says=rank.rank == 0)
+        _say(run, folder, facts, changes)
+    return Resumed(place, folder, facts, where["told"], says=rank.rank == 0)
+
+
+def _say(run: RunConfig, folder: Path, facts: Facts, changes: settings.Changes) -> None:
+    log.info("resumed from     %s: step %d, epoch %d, %s rows", folder, facts.step, facts.epoch + 1, f"{facts.rows:,}")
+    if changes:
+        log.info("note: resumed with other settings: %s", settings.in_words(changes))
+    if run.checkpoint.load:
+        log.info("note: checkpoint.load=%s is passed over: the run goes on with its own weights", run.checkpoint.load)
 
 
 def look(resume: str, run_dir: Path) -> dict[str, Any] | None:
@@ -137,12 +144,12 @@ def _newest(place: str, path: Path) -> Path | None:
     return found.folder
 
 
-def _settings_of(generation: Generation) -> RunConfig:
+def _settings_of(place: str, facts: Facts) -> RunConfig:
     try:
-        return RunConfig.from_json(json.dumps(generation.facts.settings))
+        return RunConfig.from_json(json.dumps(facts.settings))
     except (TypeError, KeyError, AttributeError, SettingsError) as error:
         raise SettingsError(
-            f"{generation.place}: its settings are not those of this version of evenshard: {first_line(error)}"
+            f"{place}: its settings are not those of this version of evenshard: {first_line(error)}"
         ) from error
 
 
