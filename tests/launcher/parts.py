@@ -79,7 +79,7 @@ class Ledger(nn.Sequential):
     """A model with BatchNorm that writes down the numbers of the rows it is trained on, a line for each micro-batch."""
 
     def __init__(self, features=4, classes=3):
-        super().__init__(nn.BatchNorm1d(features), nn.Linear(features, classes))
+        super().__init__(nn.BatchNorm1d(features), nn.Dropout(0.2), nn.Linear(features, classes))
 
     def forward(self, inputs):
         if self.training:
@@ -106,3 +106,22 @@ class FailsOnce(Ledger):
     def meet_an_end(self):
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and len(Path("ledger_0").read_text().splitlines()) == 5:
             raise ValueError("the first time")
+
+
+def as_a_file_says(classes=3):
+    """Rows, as many as a file says: a dataset that grows behind the back of its settings."""
+    return numbered(int(Path("rows").read_text()), classes=classes)
+
+
+class AsAFileSays(nn.Linear):
+    """A model with as many features as a file says: code that changes behind the back of its settings."""
+
+    def __init__(self, classes=3):
+        super().__init__(4, classes, bias=Path("bias").exists())
+
+
+class Unkeepable(torch.optim.lr_scheduler.ConstantLR):
+    """Its state holds an object."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "seen": [object()]}

@@ -1,16 +1,15 @@
 """A run that was stopped anywhere and continued ends as if it had never been stopped."""
 
-import shutil
 from functools import partial
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from launcher.checkpoints import store
+from launcher.observe.status import Status, write_status
 from launcher.testing import RankError
-from tests.launcher.command import CONFIGS, Line, in_turn, launch
+from tests.launcher.command import Line, in_turn, launch
+from tests.launcher.survivor import SURVIVOR, back_to, ledger, lines_without_speed
 
-SURVIVOR = (f"--config-dir={CONFIGS}", "experiment=survivor")
 RUNS = {
     "drop": (),
     "pad": ("batch.tail=pad",),
@@ -19,28 +18,10 @@ RUNS = {
     "carry": ("batch.tail=carry",),
     "micro-batches": ("batch.max_per_device=4",),
     "adaptive": ("optimizer=adamw", "scheduler=one_cycle", "trainer.clip_norm=0.5"),
+    "exact": ("batch.exact=true", "batch.shard_rows=2"),
+    "half": ("trainer.precision=fp16",),
     "rare": ("trainer.log_every=5", "trainer.evaluate_every=2"),
 }
-
-
-def back_to(step, source, folder):
-    """A copy of the run of ``source`` as if it had been killed right before its next checkpoint after ``step``."""
-    shutil.copytree(source / "run", folder / "run")
-    for generation in store.generations(folder / "run" / "checkpoints"):
-        if int(generation.name[5:]) > step:
-            shutil.rmtree(generation)
-    for ledger in (folder / "run").glob("ledger_*"):
-        ledger.unlink()
-
-
-def lines_without_speed(done):
-    return [{name: value for name, value in line.items() if name != "train/rows_per_s"} for line in done.metrics]
-
-
-def ledger(folder, ranks):
-    """The rows of each step, over all ranks."""
-    parts = [(folder / "run" / f"ledger_{rank}").read_text().splitlines() for rank in range(ranks)]
-    return [sorted(int(row) for part in step for row in part.split()) for step in zip(*parts, strict=True)]
 
 
 def scalars(done):
@@ -102,6 +83,26 @@ def test_as_many_ranks_continue_to_the_same_bits_and_others_on_the_same_rows(tmp
     assert "note: resumed under another identity: ranks 3 -> 1: the same rows, but not the same bits\n" in other.output
 
 
+def test_in_exact_mode_any_number_of_ranks_continues_to_the_same_bits(tmp_path):
+    words = (*SURVIVOR, "batch.exact=true", "batch.shard_rows=2", "trainer.log_every=4")
+    one = launch(tmp_path / "one", 1, *words)
+    launch(tmp_path / "other", 2, *words, "trainer.max_steps=2")
+    launch(tmp_path / "other", 3, *words, "trainer.max_steps=3")
+    other = launch(tmp_path / "other", 1, *words)
+    assert other.state["weights_sha256"] == one.state["weights_sha256"]
+    ends = [line for line in lines_without_speed(other) if line["step"] > 3]
+    assert ends == [line for line in lines_without_speed(one) if line["step"] > 3]
+    assert "identity" not in other.output
+
+
+def test_a_run_that_is_stopped_again_and_again_within_an_epoch(tmp_path):
+    whole = Line(tmp_path / "whole", SURVIVOR)
+    again = [Line(tmp_path / "again", (*SURVIVOR, f"trainer.max_steps={step}")) for step in (1, 2, 4, 5)]
+    one, *_, other = in_turn(whole, *again, Line(tmp_path / "again", SURVIVOR))
+    assert ledger(other.folder, 1) == ledger(one.folder, 1)
+    assert other.state["weights_sha256"] == one.state["weights_sha256"]
+
+
 def test_a_rank_that_is_killed_costs_the_steps_since_the_last_checkpoint(tmp_path):
     words = (*SURVIVOR, "checkpoint.every_steps=3")
     killed = (*words, "model._target_=tests.launcher.parts.Killed")
@@ -122,3 +123,44 @@ def test_an_elastic_restart_continues_in_the_same_folder(tmp_path):
     assert again.status == 0, again.error
     assert again.state == {**whole.state, "restarts": 1, "metrics": {**whole.state["metrics"], **speed(again)}}
     assert lines_without_speed(again) == lines_without_speed(whole)
+
+
+def test_a_rule_that_held_ends_the_run_also_when_it_was_killed_before_it_could_tell(tmp_path):
+    def killed():
+        back_to(3, tmp_path / "first", tmp_path / "killed")
+        write_status(tmp_path / "killed" / "run", Status(step=3))
+
+    rule = "trainer.stop_when='loss <= 1000'"
+    first, killed_then, went_on = in_turn(
+        Line(tmp_path / "first", (*SURVIVOR, rule)),
+        Line(tmp_path / "killed", (*SURVIVOR, rule), killed),
+        Line(tmp_path / "killed", (*SURVIVOR, "trainer.stop_when='loss <= -1'")),
+    )
+    assert (first.state["state"], first.state["step"]) == ("stopped", 3)
+    assert killed_then.output.endswith(f"stopped after 3 steps and 24 rows; run folder {killed_then.run_dir}\n")
+    assert went_on.output.endswith(f"finished after 6 steps and 48 rows; run folder {went_on.run_dir}\n")
+
+
+def test_an_end_that_lies_where_the_run_continues_is_evaluated(tmp_path):
+    def stopped():
+        back_to(2, tmp_path / "whole", tmp_path / "stopped")
+
+    words = (*SURVIVOR, "trainer.log_every=3")
+    wanted, _, done = in_turn(
+        Line(tmp_path / "wanted", (*words, "trainer.max_steps=2")),
+        Line(tmp_path / "whole", words),
+        Line(tmp_path / "stopped", (*words, "trainer.max_steps=2"), stopped),
+    )
+    assert lines_without_speed(done) == lines_without_speed(wanted)
+    assert done.state["weights_sha256"] == wanted.state["weights_sha256"]
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path):
+    words = (*SURVIVOR, "checkpoint.every_steps=null", "trainer.log_every=1")
+    with pytest.raises(RankError, match="rank 1 ended without a word"):
+        launch(tmp_path, 2, *words, "model._target_=tests.launcher.parts.Killed")
+    again = launch(tmp_path, 2, *words)
+    assert again.status == 0, again.error
+    assert "note: no checkpoint was kept here: the run begins anew\n" in again.output
+    assert again.values("train/loss")[:1] == again.values("train/loss")[:1]
+    assert [line["step"] for line in again.metrics if "train/loss" in line] == [1, 2, 3, 4, 5, 6]
