@@ -55,7 +55,7 @@ def test_the_configs_of_ones_own_work(folder):
         path = folder / re.search(r"mine/\S+\.yaml", text)[0]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    line = next(line for line in README.splitlines() if line.endswith("--config-dir mine experiment=first"))
+    line = next(line for line in README.splitlines() if line.endswith("batch.global_size=96"))
     ended = command(line, folder)
     assert ended.returncode == 0, ended.stderr
     assert "global batch     96 rows = 3 ranks x 32 rows" in ended.stdout
