@@ -63,9 +63,7 @@ class StepBuffers:
 
     def change(self, rows: int) -> Tensor:
         """After a piece of so many rows: ``rows`` times what the values have changed by, (numbers,) float64."""
-        changes = [
-            (now.double() - before.double()).flatten() for now, before in zip(self._now(), self._start, strict=True)
-        ]
+        changes = [change_of(*pair).flatten() for pair in zip(self._start, self._now(), strict=True)]
         return torch.cat(changes) * rows if changes else torch.zeros(0, dtype=torch.float64)
 
     def settle(self, total: Tensor, rows: float | Tensor) -> None:
@@ -82,13 +80,15 @@ class StepBuffers:
         changes = torch.split(total / rows, sizes) if sizes else ()
         settled = []
         for (_, _, name), before, now, change in zip(self._places, self._start, self._now(), changes, strict=True):
-            value = (before.double() + change.view_as(before)).to(before.dtype)
-            if not before.is_floating_point() and not torch.equal(value, now):
+            if before.is_floating_point():
+                settled.append((before.double() + change.view_as(before)).to(before.dtype))
+            elif torch.equal(change.view_as(before), change_of(before, now)):
+                settled.append(now)
+            else:
                 raise ValueError(
                     f"buffer {name} ({str(before.dtype).removeprefix('torch.')}) comes out differently in the shards "
                     "of one step: a count must move by the same in each, or be kept outside the buffers"
                 )
-            settled.append(value)
         self._set(settled)
 
     def _now(self) -> list[Tensor]:
@@ -98,3 +98,9 @@ class StepBuffers:
     def _set(self, values: list[Tensor]) -> None:
         for buffer, value in zip(self._now(), values, strict=True):
             buffer.copy_(value)
+
+
+def change_of(before: Tensor, now: Tensor) -> Tensor:
+    """What to add to ``before`` to get ``now``, float64; nothing where an infinite value, as of a mask, has stayed."""
+    change = now.double() - before.double()
+    return change.masked_fill_(now == before, 0)
