@@ -101,7 +101,12 @@ def power_of_two(value: float) -> float:
 def scale_gradients(model: nn.Module, factor: float) -> None:
     """Multiply all gradients by ``factor``, in place."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    if gradients and factor != 1:
+    if not gradients or factor == 1:
+        return
+    if gradients[0].is_cpu:  # where _foreach_mul_ saves nothing, and rounds the factor to 16 bits for gradients of 16
+        for gradient in gradients:
+            gradient.mul_(factor)
+    else:
         torch._foreach_mul_(gradients, factor)
 
 

@@ -14,7 +14,7 @@ from launcher.data.memory import InMemory
 from launcher.testing import simulate
 from launcher.training.compute import Compute, to_device
 from launcher.training.reduction import Averaged
-from launcher.training.step import Stepper, by_step
+from launcher.training.step import Stepper, by_step, scale_gradients
 from launcher.training.task import Supervised
 from launcher.training.wrap import wrap
 from samplers import FixedGlobalBatchSampler, Share
@@ -194,6 +194,17 @@ def test_rows_weigh_the_same_where_losses_have_16_bits(world_size):
     assert loss.dtype is torch.float32
     taken = (before - model.weight.detach()) * 100 / world_size
     assert torch.allclose(taken, of_one_row, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_of_any_format_are_scaled_by_the_factor_itself(dtype):
+    """16 / 22 is no number of 16 bits."""
+    model = nn.Linear(100, 3).to(dtype)
+    model.weight.grad = torch.randn(3, 100, generator=torch.Generator().manual_seed(1)).to(dtype)
+    right = (model.weight.grad.to(torch.promote_types(dtype, torch.float32)) * (16 / 22)).to(dtype)
+    scale_gradients(model, 16 / 22)
+    assert torch.equal(model.weight.grad, right)
+    assert model.bias.grad is None
 
 
 def test_a_batch_moves_in_the_structure_it_has():
