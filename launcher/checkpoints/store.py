@@ -64,14 +64,15 @@ def _write(part: Path, step: int, files: Mapping[str, bytes]) -> None:
 
 def generations(root: Path) -> list[Path]:
     """The generations under ``root``, newest first, whole or not."""
-    return sorted(root.glob(f"{GENERATION}*"), reverse=True)
+    return sorted(root.glob(f"{GENERATION}[0-9]*"), reverse=True)
 
 
 def candidates(path: Path) -> list[Path]:
     """The generations that ``path`` may mean, newest first: one itself, or a run folder's, or those right in it."""
-    if (path / MANIFEST).exists() or path.name.startswith(GENERATION):
+    if (path / MANIFEST).exists():
         return [path]
-    return generations(path / FOLDER) or generations(path)
+    inside = generations(path / FOLDER) or generations(path)
+    return inside or ([path] if path.name.startswith(GENERATION) else [])
 
 
 def prune(root: Path, step: int, keep: int) -> None:

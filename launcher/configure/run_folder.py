@@ -88,7 +88,7 @@ def _can_continue(folder: Path) -> bool:
 
 
 def _has_checkpoints(folder: Path) -> bool:
-    return bool(store.candidates(folder))
+    return bool(store.generations(folder / store.FOLDER))
 
 
 def _first_free(path: Path) -> Path:

@@ -51,6 +51,7 @@ def settled_by_rank_zero(store: dist.Store, rank: Rank, key: str, settle: Callab
 
     Raises:
         SettingsError: on every rank, where it was raised on rank 0.
+        AnotherFailedError: where rank 0 failed otherwise.
     """
 
     def outcome() -> str:
@@ -58,10 +59,15 @@ def settled_by_rank_zero(store: dist.Store, rank: Rank, key: str, settle: Callab
             return json.dumps({"value": settle()})
         except SettingsError as error:
             return json.dumps({"error": str(error)})
+        except BaseException:
+            store.set(key, json.dumps({}))  # the others wait for an answer
+            raise
 
     found = json.loads(from_rank_zero(store, rank, key, outcome))
     if "error" in found:
         raise SettingsError(found["error"])
+    if not found:
+        raise AnotherFailedError("rank 0 failed")
     return found["value"]
 
 

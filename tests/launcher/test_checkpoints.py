@@ -42,6 +42,36 @@ def test_generations_come_newest_first_and_a_step_that_is_kept_again_is_replaced
     ]
 
 
+@pytest.mark.parametrize(
+    ("step", "keep", "left"),
+    [(30, 2, [20, 30]), (30, 1, [30]), (30, 9, [10, 20, 30]), (20, 2, [10, 20]), (10, 2, [10])],
+)
+def test_old_generations_are_removed_and_those_that_the_run_went_back_behind(tmp_path, step, keep, left):
+    for kept in (10, 20, 30):
+        store.save(tmp_path, kept, {})
+    store.prune(tmp_path, step, keep)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_{kept:08d}" for kept in left]
+
+
+def test_what_dead_writers_left_is_swept(tmp_path):
+    whole = store.save(tmp_path, 10, {"a": b"alpha"})
+    (tmp_path / ".part_00000020_123").mkdir()
+    (tmp_path / ".part_00000020_123" / "a").write_bytes(b"al")
+    store.sweep(tmp_path)
+    store.sweep(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == [whole]
+
+
+def test_a_path_may_mean_a_run_folder_its_checkpoints_or_one_of_them(tmp_path):
+    run = tmp_path / "step_by_step"
+    found = [store.save(run / "checkpoints", step, {}) for step in (2, 1)]
+    assert store.candidates(run) == store.candidates(run / "checkpoints") == found
+    assert store.candidates(found[1]) == [found[1]]
+    (found[1] / "manifest.json").unlink()
+    assert store.candidates(found[1]) == [found[1]]
+    assert store.candidates(tmp_path / "nothing") == []
+
+
 def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
