@@ -229,6 +229,25 @@ class FixedGlobalBatchSampler(DealtSampler):
         self._finished |= number == count - 1
         return self._pass.share(self.rank, number)
 
+    def global_batch(self, step: int) -> list[int]:
+        """Dataset indices of the rows that count in a global batch of the current epoch, over all ranks, by position.
+
+        Args:
+            step: its number, counted from the start of the epoch, as `Share.step` counts it.
+
+        Raises:
+            IndexError: the pass has no such step.
+        """
+        first = self._pass.start // self.plan.global_size
+        number = whole_number("step", step, remedy="count the steps of the epoch from 0")
+        if not first <= number < first + self._pass.steps:
+            raise IndexError(
+                f"step={number} lies outside the pass of epoch {self.epoch}: it must be from {first} to "
+                f"{first + self._pass.steps - 1}"
+            )
+        rows: list[int] = self._pass.rows_of(number - first, self.order).tolist()
+        return rows
+
     def report(self) -> PlanReport:
         """Describe an epoch of this sampler: data in fields, text by `str()`."""
         self._reported = True

@@ -157,6 +157,13 @@ class Pass:
             shards=span.held if self.plan.shards else range(0),
         )
 
+    def rows_of(self, step: int, order: Order) -> Integers:
+        """Dataset indices of the rows that count in global batch number `step` of the pass: int64, by position."""
+        at = self.start + step * self.plan.global_size
+        rows = self.step_rows(step)
+        counting = rows if self.pad_counts else min(rows, self.places - at)
+        return self._indices(order, np.arange(at, at + counting, dtype=np.int64))
+
     def draw(self, rank: int, order: Order) -> Iterator[list[int]]:
         """Yield the dataset indices of each micro-batch of `rank`, in order."""
         for first, stop in ((0, self.whole_steps), (self.whole_steps, self.steps)):

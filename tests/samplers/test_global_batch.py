@@ -372,3 +372,22 @@ def test_a_world_of_thousands_costs_as_little_as_one_of_two():
     big = FixedGlobalBatchSampler(10**9, 1 << 22, 4_095, 4_096)
     assert len(next(iter(big))) == 1_024
     assert big.share(0).global_rows == 1 << 22
+
+
+@pytest.mark.parametrize(("tail", "last"), [("drop", None), ("pad", [8, 9]), ("spread", [8, 9]), ("carry", None)])
+def test_a_global_batch_is_named_by_its_step(tail, last):
+    sampler = FixedGlobalBatchSampler(Sequential(10), 4, 1, 2, min_per_device=1, tail=tail)
+    batches = [sampler.global_batch(step) for step in range(sampler.report().steps_per_epoch)]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], *([last] if last else [])]
+    with pytest.raises(IndexError, match=f"step={len(batches)} lies outside the pass of epoch 0"):
+        sampler.global_batch(len(batches))
+
+
+def test_a_global_batch_after_a_resume_and_with_carried_rows():
+    sampler = FixedGlobalBatchSampler(Sequential(10), 4, 0, 1, min_per_device=1, tail="carry")
+    sampler.load_state_dict(sampler.state_dict(4))
+    assert sampler.global_batch(1) == [4, 5, 6, 7]
+    with pytest.raises(IndexError, match="from 1 to 1"):
+        sampler.global_batch(0)
+    sampler.set_epoch(1)
+    assert sampler.global_batch(0) == [8, 9, 0, 1]
