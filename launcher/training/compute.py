@@ -60,6 +60,9 @@ class Compute:
             optimizer.step()
             return True
         before = self.scaler.get_scale()
+        # A fused optimizer would leave the step out by itself, but SGD then takes its first momentum from memory that
+        # nobody wrote; this way the scaler does not call it at all.
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other
         self.scaler.step(optimizer)
         self.scaler.update()
         taken = self.scaler.get_scale() >= before

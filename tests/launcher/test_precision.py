@@ -89,6 +89,22 @@ def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(clip_norm):
     assert torch.equal(found[0]["weights"][3], found[1]["weights"][3])
 
 
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_overflow_in_the_first_step_leaves_no_momentum(fused, clip_norm):
+    model, compute = nn.Linear(100, 3), Compute.of("fp16", CPU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, fused=fused)
+    before = model.weight.detach().clone()
+    for value, taken in ((float("inf"), False), (0.01, True)):
+        unwritten = [torch.full((300,), 7e8) for _ in range(50)]
+        del unwritten
+        compute.scaler.scale(torch.zeros(1))
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value * compute.scaler.get_scale())
+        assert compute.step(optimizer, model, clip_norm) is taken
+    torch.testing.assert_close(model.weight, before - 0.1 * 0.01 * 1.9)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_run_in_half_precision_learns(tmp_path, precision):
     done = launch(tmp_path, 2, *TINY, f"trainer.precision={precision}", "trainer.clip_norm=1", "trainer.epochs=10")
