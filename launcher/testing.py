@@ -173,6 +173,8 @@ def _raise(end: Ended, name: str) -> None:
 
 def _serve(connection: Connection, call: bytes, environment: dict[str, str], process_group: bool) -> None:
     """The life of a rank."""
+    # It passes on how it was itself started, which would have its loaders' workers import everything anew.
+    multiprocessing.set_start_method(None, force=True)
     os.environ.update(environment)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     connection.send_bytes(_outcome(call, process_group))

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 
 import pytest
@@ -22,6 +23,10 @@ def test_every_rank_gives_its_value(world_size):
 def test_a_function_from_inside_a_test_works():
     base = 40
     assert simulate(2, lambda: base + dist.get_rank()) == [40, 41]
+
+
+def test_a_rank_starts_processes_as_any_process_does():
+    assert simulate(1, multiprocessing.get_start_method) == [multiprocessing.get_start_method()]
 
 
 def test_the_first_error_is_raised_while_others_wait_in_a_collective():
