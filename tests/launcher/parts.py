@@ -2,11 +2,14 @@
 
 import logging
 import os
+import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from launcher.data.memory import InMemory
 
@@ -125,3 +128,59 @@ class Unkeepable(torch.optim.lr_scheduler.ConstantLR):
 
     def state_dict(self):
         return {**super().state_dict(), "seen": [object()]}
+
+
+class Augmented(Dataset):
+    """Rows, read one by one, each with noise from the streams of python, numpy and torch."""
+
+    def __init__(self, n):
+        self.rows = rows(n)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        inputs, target = self.rows[index]
+        noise = random.gauss(0, 0.3) + np.random.normal(0, 0.3)  # noqa: NPY002 - what augmentation draws from
+        return inputs * (1 + noise) + 0.3 * torch.randn(4), target
+
+
+class AugmentedAtOnce(InMemory):
+    """A dataset that reads whole batches, with noise."""
+
+    def __init__(self, n):
+        super().__init__(*rows(n).tensors)
+
+    def __getitems__(self, indices):
+        inputs, target = super().__getitems__(indices)
+        return inputs + torch.randn_like(inputs), target
+
+
+def regularised(features=4, classes=3, dropout=0.3):
+    """A model with BatchNorm and dropout."""
+    head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, classes))
+    return nn.Sequential(nn.Linear(features, 16), nn.BatchNorm1d(16), *head)
+
+
+class Overflows(nn.Linear):
+    """Row number 7 has a gradient that float16 cannot hold once it is scaled, and no effect on the loss."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__(features, classes)
+        self.steep = nn.Linear(1, classes)
+
+    def forward(self, inputs):
+        steep = self.steep((inputs[:, :1] == 7) * 1e4)
+        return super().forward(inputs / 100) + steep - steep.detach()
+
+
+class OwnForward(nn.BatchNorm1d):
+    """BatchNorm that does something else besides."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) * 2
+
+
+def own_forward(features=4, classes=3):
+    """A model with such a layer."""
+    return nn.Sequential(OwnForward(features), nn.Linear(features, classes))
