@@ -4,7 +4,8 @@ import pytest
 
 from tests.launcher.command import launch
 
-RUN = ("model.batchnorm=false", "trainer.epochs=3", "trainer.log_every=1", "launch.threads_per_rank=1")
+PLAIN = ("trainer.epochs=3", "trainer.log_every=1", "launch.threads_per_rank=1")
+RUN = ("model.batchnorm=false", *PLAIN)
 SPLITS = [
     # rows of the global batch, ranks, further settings
     (128, 3, ()),
@@ -52,3 +53,52 @@ def test_another_seed_is_another_run(tmp_path):
 def test_the_same_command_twice_gives_the_same_bits(tmp_path):
     first, second = (run(tmp_path / name, 2, "trainer.max_steps=5", "model.dropout=0.5") for name in "ab")
     assert first.state["weights_sha256"] == second.state["weights_sha256"]
+
+
+# The default job as it is, with its BatchNorm.
+NORMALISED = [
+    ("shard", 2, ()),
+    ("shard", 3, ()),
+    ("shard", 4, ()),
+    ("shard", 1, ("batch.max_per_device=100",)),
+    ("shard", 3, ("batch.max_per_device=40",)),
+    ("sync", 2, ()),
+    ("sync", 3, ()),
+    ("sync", 4, ()),
+]
+
+
+@pytest.fixture(scope="module")
+def normalised_by_one(tmp_path_factory):
+    words = (*PLAIN, "batch.global_size=256")
+    done = {how: launch(tmp_path_factory.mktemp(how), 1, *words, f"batchnorm={how}") for how in ("shard", "sync")}
+    done["local"] = launch(tmp_path_factory.mktemp("local"), 1, *words)
+    assert [each.status for each in done.values()] == [0, 0, 0]
+    return done
+
+
+@pytest.mark.parametrize(("how", "world_size", "words"), NORMALISED)
+def test_with_batchnorm_by_shard_or_over_all_ranks_the_curves_are_those_of_one_process(
+    tmp_path, normalised_by_one, how, world_size, words
+):
+    one = normalised_by_one[how]
+    found = launch(tmp_path, world_size, *PLAIN, "batch.global_size=256", f"batchnorm={how}", *words)
+    assert found.status == 0, found.error
+    assert len(found.values("train/loss")) == 15
+    assert found.values("train/loss") == pytest.approx(one.values("train/loss"), rel=1e-4)
+    assert found.values("test/loss") == pytest.approx(one.values("test/loss"), rel=1e-4)
+
+
+def test_over_all_ranks_one_process_is_plain_batchnorm_and_by_shard_it_is_not(normalised_by_one):
+    local, sync, shard = (normalised_by_one[how].values("train/loss") for how in ("local", "sync", "shard"))
+    assert sync[:4] == pytest.approx(local[:4], rel=1e-5)  # later on the rounding of another formula has grown
+    assert sync == pytest.approx(local, rel=1e-2)
+    assert shard[-1] != pytest.approx(local[-1], rel=1e-3)
+
+
+def test_with_batchnorm_of_each_rank_the_curves_differ(tmp_path, normalised_by_one):
+    """What the two settings are for."""
+    found = launch(tmp_path, 3, *PLAIN, "batch.global_size=256")
+    assert found.values("train/loss")[-1] != pytest.approx(
+        normalised_by_one["local"].values("train/loss")[-1], rel=1e-3
+    )

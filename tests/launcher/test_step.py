@@ -36,9 +36,9 @@ def flat(tensors):
     return torch.cat([t.detach().flatten() for t in tensors])
 
 
-def step_gradients(n, world_size, *, clip_norm=None, global_size=10, **batch):
+def step_gradients(n, world_size, *, clip_norm=None, global_size=10, dtype=torch.float64, **batch):
     """On a rank: the gradient of each step of an epoch, all from the same weights, and the sums of losses."""
-    model, rows = model_and_rows(n)
+    model, rows = model_and_rows(n, dtype)
     rank = dist.get_rank() if dist.is_initialized() else 0
     settings = {"min_per_device": 1, **batch}
     sampler = FixedGlobalBatchSampler(n, global_size, rank, world_size, seed=3, **settings)
@@ -110,6 +110,17 @@ def test_the_gradient_is_that_of_the_mean_loss_over_the_real_rows(n, ranks, sett
         assert gradients.shape == right.shape
         assert relative_error(gradients, right) < 1e-12
     torch.testing.assert_close(sum(losses for _, losses in found), right_losses, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("ranks", "settings"), [(3, {}), (4, {}), (4, {"max_per_device": 2}), (7, {})])
+def test_in_float32_uneven_shares_differ_from_one_process_by_less_than_a_millionth(ranks, settings):
+    (one, losses), right = step_gradients(10, 1, dtype=torch.float32), expected(10, ONE)[0]
+    assert relative_error(one.double(), right) < 1e-6
+    found = simulate(ranks, lambda: step_gradients(10, ranks, dtype=torch.float32, **settings))
+    for gradients, _ in found:
+        assert gradients.dtype == torch.float32
+        assert relative_error(gradients, one) < 1e-6
+    torch.testing.assert_close(sum(theirs for _, theirs in found), losses, rtol=1e-6, atol=0)
 
 
 def test_two_ranks_with_two_micro_batches_of_two_rows_are_not_larger():
