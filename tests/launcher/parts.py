@@ -184,3 +184,31 @@ class OwnForward(nn.BatchNorm1d):
 def own_forward(features=4, classes=3):
     """A model with such a layer."""
     return nn.Sequential(OwnForward(features), nn.Linear(features, classes))
+
+
+def synchronised(features=4, classes=3):
+    """A model with a layer that looks at the rows of all ranks; in evaluation mode it needs no group."""
+    return nn.Sequential(nn.Linear(features, classes), nn.SyncBatchNorm(classes))
+
+
+class OfWords(nn.Module):
+    """A model whose table has sparse gradients."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__()
+        self.words, self.head = nn.Embedding(features, 5, sparse=True), nn.Linear(5, classes)
+
+    def forward(self, inputs):
+        return self.head(self.words(inputs.argmax(1)))
+
+
+class Undetermined(nn.Linear):
+    """In training, an operation of which torch has no deterministic form."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__(features, classes)
+
+    def forward(self, inputs):
+        if self.training:
+            inputs = inputs.clone().put_(torch.tensor([0]), torch.tensor([1.0]))
+        return super().forward(inputs)

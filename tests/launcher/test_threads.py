@@ -28,6 +28,14 @@ def test_the_number_of_threads(ranks, asked, users_own, cores, threads):
     assert threads_per_rank(Rank(0, ranks, 0, ranks), asked, users_own, cores) == threads
 
 
+@pytest.mark.parametrize(
+    ("ranks", "asked", "users_own", "threads"),
+    [(1, None, None, 1), (3, None, None, 1), (3, 4, None, 4), (3, None, "2", 2), (3, 5, "2", 5), (3, None, "0", 1)],
+)
+def test_in_exact_mode_it_does_not_depend_on_the_ranks(ranks, asked, users_own, threads):
+    assert threads_per_rank(Rank(0, ranks, 0, ranks), asked, users_own, 8, exact=True) == threads
+
+
 def test_without_torchrun_the_variable_is_the_users():
     assert users_own_threads(Rank(), {"OMP_NUM_THREADS": "3"}) == "3"
     assert users_own_threads(Rank(started_by="slurm"), {"OMP_NUM_THREADS": "3"}) == "3"
@@ -53,3 +61,11 @@ def test_the_setting_wins(tmp_path):
     done = launch(tmp_path, 2, *words, "model.stamp=x", "trainer.max_steps=1")
     assert "devices          2 ranks on cpu, 3 threads each\n" in done.output
     assert [re.search(r"threads (\d)", done.log(rank))[1] for rank in range(2)] == ["3", "3"]
+
+
+def test_exact_mode_computes_with_one_thread(tmp_path):
+    words = (f"--config-dir={CONFIGS}", "experiment=tiny", "launch.threads_per_rank=null", "batch.exact=true")
+    done = launch(tmp_path, 1, *words, "model=noted", "trainer.max_steps=1")
+    assert done.status == 0, done.error
+    assert "devices          1 rank on cpu, 1 thread each\n" in done.output
+    assert re.search(r"threads (\d)", done.log(0))[1] == "1"

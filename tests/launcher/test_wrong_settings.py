@@ -40,6 +40,51 @@ WRONG = [
     ("batch.too_many_devices=error batch.min_per_device=12", "batch.global_size=12 feeds 1 devices with "),
     ("batch.max_per_device=5 batch.min_per_device=5", "batch.max_per_device=5 cuts a share of 6 rows into 2"),
     ("batch.min_per_device=13", "batch.global_size=12 is smaller than batch.min_per_device=13"),
+    ("batch.shard_rows=0", "batch.shard_rows=0 is too small: the least is 1"),
+    (
+        "batch.exact=true batch.shard_rows=2 batch.min_per_device=3",
+        (
+            "batch.shard_rows=2 makes shards smaller than batch.min_per_device=3, and a shard can be a micro-batch by "
+            "itself: raise batch.shard_rows or lower batch.min_per_device"
+        ),
+    ),
+    (
+        "batchnorm=shard batch.shard_rows=13",
+        (
+            "batch.shard_rows=13 is larger than batch.global_size=12: not even one shard gets its rows; lower "
+            "batch.shard_rows or raise batch.global_size"
+        ),
+    ),
+    (
+        "batch.exact=true batch.shard_rows=5 batch.max_per_device=5",
+        (
+            "batch.max_per_device=5 is smaller than a shard: batch.global_size=12 in 2 shards of batch.shard_rows=5 or "
+            "more gives shards of 6 rows, and a shard is never cut; raise batch.max_per_device to 6 or lower "
+            "batch.shard_rows"
+        ),
+    ),
+    (
+        "batchnorm=sync batch.exact=true",
+        (
+            "batchnorm=sync needs the rows of all devices at once, and batch.exact=true takes one shard at a time; set "
+            "batchnorm=shard"
+        ),
+    ),
+    (
+        "batchnorm=sync batch.max_per_device=3",
+        (
+            "batchnorm=sync needs the whole global batch at once, and batch.max_per_device=3 cuts the shares of 2 "
+            "devices into 2 micro-batches; raise batch.max_per_device or set batchnorm=shard"
+        ),
+    ),
+    ("batchnorm=shards", "batchnorm=shards is not one of local, shard, sync; did you mean 'shard'?"),
+    (
+        "batch.exact=true batch.shard_rows=12 batch.too_many_devices=error",
+        (
+            "batch.global_size=12 feeds 1 devices with batch.shard_rows=12 rows each, and there are 2; raise "
+            "batch.global_size to 24, lower batch.shard_rows or start 1 processes"
+        ),
+    ),
 ]
 
 
@@ -94,6 +139,43 @@ UNFIT = [
     ("+ddp.static_grap=true", "ddp.static_grap: DistributedDataParallel takes no such argument; did you mean "),
     ("checkpoint.load=nowhere", "checkpoint.load="),
     ("launch.device=cuda", "launch.device=cuda: "),
+    (
+        "data.seeded_rows=true",
+        (
+            "data.seeded_rows=true: InMemory of data.train reads whole batches (__getitems__ and collate_fn), and no "
+            "row of them can have a random stream of its own; let it read single rows"
+        ),
+    ),
+    (
+        "batch.exact=true data.train._target_=tests.launcher.parts.AugmentedAtOnce",
+        (
+            "batch.exact=true: data.train draws random numbers that depend on who reads which rows; let it read single "
+            "rows (no __getitems__ with a collate_fn) and leave data.seeded_rows at null"
+        ),
+    ),
+    (
+        "batch.exact=true data.train._target_=tests.launcher.parts.Augmented data.seeded_rows=false",
+        "batch.exact=true: data.train draws random numbers that depend on who reads which rows; let it read single ",
+    ),
+    (
+        "batchnorm=shard model=normalised model._target_=tests.launcher.parts.own_forward",
+        (
+            "batchnorm=shard: layer 0 is of class OwnForward, whose forward is its own; use torch.nn.BatchNorm1d or "
+            "batchnorm=local"
+        ),
+    ),
+    (
+        "batchnorm=sync model=normalised model._target_=tests.launcher.parts.own_forward",
+        "batchnorm=sync: layer 0 is of class OwnForward, whose forward is its own; use torch.nn.BatchNorm1d or ",
+    ),
+    (
+        "batch.exact=true model=normalised model._target_=tests.launcher.parts.synchronised",
+        "batch.exact=true: layer 1 is a SyncBatchNorm, whose statistics are those of all ranks' rows; use torch.nn.",
+    ),
+    (
+        "batch.exact=true model=normalised model._target_=tests.launcher.parts.OfWords",
+        "batch.exact=true: parameter words.weight gets a sparse gradient, and only dense ones are added in tree order",
+    ),
 ]
 
 
@@ -107,3 +189,23 @@ def test_parts_that_do_not_fit_are_told_once_before_training(tmp_path, words, me
     assert done.state["state"] == "failed"
     assert done.state["error"]["type"] == "SettingsError"
     assert done.error == f"error: {done.state['error']['message']}\n"
+
+
+def test_an_operation_that_cannot_be_exact_is_told_once_with_the_place_of_the_traceback(tmp_path):
+    done = launch(
+        tmp_path,
+        2,
+        *TINY,
+        "batch.exact=true",
+        "model._target_=tests.launcher.parts.Undetermined",
+        "~model.in_features",
+        "~model.out_features",
+    )
+    assert done.status == 2
+    message, place = done.error.splitlines()
+    assert message.startswith(
+        "error: batch.exact=true: put_ does not have a deterministic implementation, but you set "
+    )
+    assert message.endswith(": replace that operation, or set batch.exact=false")
+    assert place.strip().startswith(f"the traceback is in {done.run_dir}/rank_")
+    assert "in forward" in done.log(0) + done.log(1)
