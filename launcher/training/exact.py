@@ -24,7 +24,8 @@ Three places compute nodes, and none of them any other sum:
   starts at a multiple of a power of two not below its length.
 - `finish`: the rest of the tree from those roots, by the recursion above.
 - `TreeSum`: the ranks cut their vectors into one slice for each rank and exchange them, each rank finishes the tree on
-  its slice, and the finished slices are gathered. Exchanging and gathering move bits and add nothing.
+  its slice, and the finished slices are gathered. Short vectors go whole to every rank, and each finishes the whole
+  tree. Exchanging and gathering move bits and add nothing.
 
 World size, ring order, buckets and their order enter nowhere. What does enter is how a shard is computed: another
 number of threads, another instruction set or another version of torch may round a shard's own values differently.
@@ -34,10 +35,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
+
+WHOLE = 1 << 18
+"""Numbers, of all ranks together, up to which vectors travel whole, which takes one collective instead of two."""
 
 Node = tuple[int, int]
 """Level and index in the tree: shards index * 2**level up to, not including, (index + 1) * 2**level."""
@@ -128,62 +134,109 @@ class TreeSum:
         """Number of shards over all ranks."""
         return self.ranges[-1].stop
 
+    @cached_property
+    def nodes(self) -> list[list[Node]]:
+        """Those of each rank."""
+        return [cover(shards) for shards in self.ranges]
+
     def start(self, values: Sequence[Tensor]) -> PendingSum:
         """Begin to add; a collective where there are several ranks, which then goes on by itself.
 
         Args:
-            values: a vector (n,) for each node of ``cover(ranges[rank])``; they may be overwritten.
+            values: a vector (n,) for each node of ``nodes[rank]``; they may be overwritten.
         """
         if len(self.ranges) == 1:
-            nodes = dict(zip(cover(self.ranges[0]), values, strict=True))
-            return PendingSum(total=finish(nodes, self.shards, Tensor.add_))
+            return WholeVectors(self, values)
+        most = max(map(len, self.nodes))
+        if len(self.ranges) * most * values[0].numel() <= WHOLE:
+            return self._start_whole(values, most)
+        return self._start_slices(values)
+
+    def _start_whole(self, values: Sequence[Tensor], most: int) -> PendingSum:
+        mine = values[0].new_zeros(most, values[0].numel())
+        torch.stack(list(values), out=mine[: len(values)])
+        received = mine.new_empty(len(self.ranges) * most, mine.shape[1])
+        work = _all_gather(received, mine, async_op=True)
+        places = [rank * most + place for rank, nodes in enumerate(self.nodes) for place in range(len(nodes))]
+        rows = received.unbind()
+        return WholeVectors(self, [rows[place] for place in places], work)
+
+    def _start_slices(self, values: Sequence[Tensor]) -> PendingSum:
         size, ranks = values[0].numel(), len(self.ranges)
         slice_size = -(-size // ranks)
-        mine = values[0].new_zeros(len(values), ranks * slice_size)
+        mine = values[0].new_empty(len(values), ranks * slice_size)
+        mine[:, size:] = 0
         for row, value in zip(mine, values, strict=True):
             row[:size] = value
         sent = mine.view(len(values), ranks, slice_size).transpose(0, 1).contiguous()
-        nodes_of = [len(cover(shards)) for shards in self.ranges]
-        received = mine.new_empty(sum(nodes_of), slice_size)
+        received = mine.new_empty(sum(map(len, self.nodes)), slice_size)
         work = dist.all_to_all_single(
             received.view(-1),
             sent.view(-1),
-            [count * slice_size for count in nodes_of],
+            [len(nodes) * slice_size for nodes in self.nodes],
             [len(values) * slice_size] * ranks,
             async_op=True,
         )
-        return PendingSum(self, size, (sent, received), work)
+        return Slices(self, size, (sent, received), work)
+
+    def finish(self, values: Iterable[Tensor]) -> Tensor:
+        """The total from the vectors of all ranks' nodes, in order; they may be overwritten."""
+        nodes = [node for of_rank in self.nodes for node in of_rank]
+        return finish(dict(zip(nodes, values, strict=True)), self.shards, Tensor.add_)
+
+
+class PendingSum(Protocol):
+    """A total that is being added up: call ``gather`` and then ``result``, in the same order of sums on every rank."""
+
+    def gather(self) -> None:
+        """Do what is left to do for this rank, and begin to gather it."""
+        ...
+
+    def result(self) -> Tensor:
+        """The total (n,), the same bits on every rank."""
+        ...
 
 
 @dataclass
-class PendingSum:
-    """A total that is being added up.
+class WholeVectors:
+    """The vectors of all nodes are on their way to every rank."""
 
-    Either ``total`` is there, or slices are on their way: call ``gather`` and then ``result``, in the same order of
-    sums on every rank.
-    """
-
-    tree: TreeSum | None = None
-    size: int = 0
-    moving: tuple[Tensor, ...] = ()
+    tree: TreeSum
+    values: Sequence[Tensor]
     work: dist.Work | None = None
-    total: Tensor | None = None
+
+    def gather(self) -> None:
+        """Nothing: every rank gets everything."""
+
+    def result(self) -> Tensor:
+        """The whole tree."""
+        _wait(self.work)
+        return self.tree.finish(self.values)
+
+
+@dataclass
+class Slices:
+    """Each rank finishes the tree on its slice of the vectors; slices are on their way."""
+
+    tree: TreeSum
+    size: int
+    moving: tuple[Tensor, Tensor]
+    work: dist.Work | None
 
     def gather(self) -> None:
         """Finish the tree on this rank's slice and begin to gather the slices."""
-        if self.tree is None or self.work is None:
-            return
-        self.work.wait()
-        nodes = [node for shards in self.tree.ranges for node in cover(shards)]
-        mine = finish(dict(zip(nodes, self.moving[1], strict=True)), self.tree.shards, Tensor.add_)
+        _wait(self.work)
+        mine = self.tree.finish(self.moving[1])
         total = mine.new_empty(len(self.tree.ranges) * mine.numel())
         self.moving = (mine, total)
         self.work = _all_gather(total, mine, async_op=True)
 
     def result(self) -> Tensor:
-        """The total (n,), the same bits on every rank."""
-        if self.total is None and self.work is not None:
-            self.work.wait()
-            self.total = self.moving[1][: self.size]
-        assert self.total is not None, "gather comes before result"  # noqa: S101 - our own mistake
-        return self.total
+        """The slices side by side."""
+        _wait(self.work)
+        return self.moving[1][: self.size]
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()

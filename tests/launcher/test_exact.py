@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.testing import simulate
+from launcher.training import exact
 from launcher.training.exact import CarryStack, TreeSum, are_siblings, cover, finish
 
 TREES = {
@@ -165,9 +166,9 @@ def partitions(ranks):
     return [even(shards, ranks) for shards in SHARDS if shards >= ranks] + ([cut(13, CUTS[ranks])] if ranks > 1 else [])
 
 
-def sums(ranks):
+def sums(ranks, whole):
     """On a rank: the total of every case; several are under way at a time, as the buckets of a step are."""
-    totals = []
+    exact.WHOLE, totals = whole, []
     for ranges in partitions(ranks):
         tree, pending = TreeSum(ranges, dist.get_rank()), []
         for dtype in DTYPES:
@@ -182,8 +183,9 @@ def sums(ranks):
     return totals
 
 
+@pytest.mark.parametrize("whole", [0, 100, 1 << 18], ids=["slices", "both", "whole"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
-def test_ranks_get_the_bits_of_the_tree(ranks):
+def test_ranks_get_the_bits_of_the_tree(ranks, whole):
     expected = [
         [
             halved([vector(shard, size, dtype) for shard in range(ranges[-1].stop)], torch.add)
@@ -192,7 +194,7 @@ def test_ranks_get_the_bits_of_the_tree(ranks):
         ]
         for ranges in partitions(ranks)
     ]
-    for totals in simulate(ranks, sums, ranks):
+    for totals in simulate(ranks, sums, ranks, whole):
         assert len(totals) == len(expected)
         for mine, right in zip(totals, expected, strict=True):
             assert [total.dtype for total in mine] == [total.dtype for total in right]

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from launcher.processes.errors import SettingsError
 from launcher.testing import simulate
-from launcher.training import shards
+from launcher.training import exact, shards
 from launcher.training.compute import Compute
 from launcher.training.shards import InTreeOrder, buckets, memory_order, unpacked
 from launcher.training.step import Stepper
@@ -138,8 +138,8 @@ class Normalised(nn.Sequential):
 
 
 MODELS = [Plain, Partial, Tied, Shapes, Checkpointed, Looked, Formats, Normalised]
-WAYS = [(1 << 20, None), (10, None), (1 << 20, 0.05)]
-"""Numbers in a bucket, largest norm of the gradient."""
+WAYS = [(1 << 20, 1 << 18, None), (10, 0, None), (1 << 20, 60, 0.05)]
+"""Numbers in a bucket, numbers up to which vectors travel whole, largest norm of the gradient."""
 
 
 def micro_batches(ranks, rank, dtype=torch.float64):
@@ -156,7 +156,7 @@ def micro_batches(ranks, rank, dtype=torch.float64):
 
 def train(make, ranks, way=WAYS[0], dtype=torch.float64, precision="fp32"):
     """On a rank: the gradients of each step, the sums of losses, and the state at the end."""
-    rank, (shards.BUCKET, clip_norm) = dist.get_rank(), way
+    rank, (shards.BUCKET, exact.WHOLE, clip_norm) = dist.get_rank(), way
     torch.manual_seed(rank)  # ranks begin with different weights
     model = make().double() if dtype == torch.float64 else make().to(dtype)
     ranges, steps = micro_batches(ranks, rank, dtype)
@@ -252,7 +252,7 @@ def assert_same_bits(found, right):
 def test_a_step_is_that_of_autograd(worlds, make):
     digits = {"rtol": 1e-5, "atol": 1e-6} if make is Formats else {"rtol": 1e-12, "atol": 1e-14}
     for way in WAYS:
-        gradients, losses, state = expected(make, clip_norm=way[1])
+        gradients, losses, state = expected(make, clip_norm=way[2])
         mine, its_losses, its_state = worlds[1][0][make, way]
         torch.testing.assert_close(its_losses, losses, **digits)
         for step, right in zip(mine, gradients, strict=True):
@@ -269,7 +269,7 @@ def test_where_rows_do_not_see_each_other_it_is_that_of_all_rows_at_once(worlds,
 @pytest.mark.parametrize("make", MODELS)
 def test_every_world_has_the_same_bits_and_buckets_do_not_enter(worlds, make):
     for way in WAYS:
-        one = worlds[1][0][make, (WAYS[0][0], way[1])]
+        one = worlds[1][0][make, next(first for first in WAYS if first[2] == way[2])]
         for ranks in RANKS:
             found = [rank[make, way] for rank in worlds[ranks]]
             assert torch.equal(sum(losses for _, losses, _ in found), one[1])
@@ -303,7 +303,7 @@ def test_batchnorm_counts_a_step_once(worlds):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_of_16_bits_are_added_in_32(dtype):
     def first(ranks):
-        return train(Plain, ranks, (10, None), dtype)[0][0]
+        return train(Plain, ranks, (10, 0, None), dtype)[0][0]
 
     (one,) = simulate(1, first, 1)
     gradients = [shard_gradients(shard, dtype) for shard in range(SHARDS)]
@@ -383,7 +383,7 @@ def test_the_same_shard_draws_otherwise_in_another_run():
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
 def test_an_overflow_in_one_shard_leaves_the_step_out_on_every_rank(clip_norm):
     def run(ranks):
-        gradients, _, state = train(Striking, ranks, (10, clip_norm), torch.float32, "fp16")
+        gradients, _, state = train(Striking, ranks, (10, 0, clip_norm), torch.float32, "fp16")
         return len(gradients), state
 
     torch.manual_seed(0)
@@ -508,7 +508,7 @@ def test_a_sparse_gradient_is_refused_by_name(ranks):
 
 def test_reentrant_checkpointing_that_reaches_a_parameter_twice_is_refused_by_name():
     with pytest.raises(SettingsError) as caught:
-        simulate(3, train, lambda: Checkpointed(use_reentrant=True, times=2), 3, (10, None))
+        simulate(3, train, lambda: Checkpointed(use_reentrant=True, times=2), 3, (10, 0, None))
     assert str(caught.value) == (
         "batch.exact=true: backward reaches parameter block.bias more than once, as reentrant activation checkpointing "
         "does; use torch.utils.checkpoint with use_reentrant=False"
