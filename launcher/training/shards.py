@@ -20,7 +20,7 @@ from samplers import Share
 BUCKET = 1 << 20
 """Numbers that travel at once: enough for throughput, few enough to leave before backward is through."""
 
-ROWS, LOSS, FIRST_FLAG = 0, 1, 2
+LOSS, ROWS, FIRST_FLAG = 0, 1, 2
 """Where the small numbers of a shard stand in their vector; buffers follow the flags."""
 
 
@@ -47,7 +47,7 @@ class InTreeOrder:
         self._tree = TreeSum(ranges, rank)
         self._buffers = StepBuffers(model)
         self._gradients = ShardGradients(model, self._tree)
-        self._done: list[tuple[int, Tensor]] = []
+        self._done: list[tuple[int, list[int]]] = []
         if len(ranges) > 1:
             for tensor in (*model.parameters(), *model.buffers()):
                 dist.broadcast(tensor.detach(), 0)
@@ -61,7 +61,7 @@ class InTreeOrder:
     def micro_batch(self, share: Share) -> Iterator[None]:
         """One shard: from the buffers from before the step, with a random stream of its own."""
         (shard,) = share.shards
-        self._buffers.restore() if self._done else self._buffers.begin()
+        self._buffers.begin_piece()
         seed_streams(self._seed, "step", self._step, "shard", shard)
         self._gradients.begin(shard, share.last_in_step)
         try:
@@ -72,16 +72,18 @@ class InTreeOrder:
             raise SettingsError(
                 f"batch.exact=true: {first_line(error)}: replace that operation, or set batch.exact=false"
             ) from error
-        flags = self._gradients.end()
-        change = self._buffers.change(share.rows).to(flags.device)
-        self._done.append((shard, torch.cat([flags.new_tensor([share.rows, 0]), flags, change])))
+        self._done.append((shard, [share.rows, *self._gradients.end()]))
+        self._buffers.end_piece(share.rows)
 
     def finish(self, losses: list[Tensor]) -> Tensor:
         """The loss of all shards on rank 0 and 0 elsewhere, so that adding over the ranks changes no bit."""
+        numbers = [known for _, known in self._done]
+        device = losses[0].device
+        known = torch.tensor(numbers, dtype=torch.float64, device=device)
         small: CarryStack[Tensor] = CarryStack(Tensor.add_)
-        for (shard, numbers), loss in zip(self._done, losses, strict=True):
-            numbers[LOSS] = loss
-            small.push(shard, numbers)
+        vectors = torch.cat([torch.stack(losses).double()[:, None], known, self._buffers.changes().to(device)], dim=1)
+        for (shard, _), vector in zip(self._done, vectors, strict=True):
+            small.push(shard, vector)
         self._done = []
         pending = self._tree.start(small.clear())
         self._gradients.gather()
@@ -131,17 +133,18 @@ class Bucket:
 
     def take(self, shard: int) -> list[bool]:
         """Move the gradients of ``shard`` from the parameters to the stack; which parameters had one."""
-        had = [p.grad is not None for _, p in self.parameters]
+        had, values = [], []
         for name, p in self.parameters:
-            if p.grad is not None and p.grad.layout != torch.strided:
+            gradient, p.grad = p.grad, None
+            had.append(gradient is not None)
+            value = torch.zeros_like(p) if gradient is None else gradient
+            if value.layout != torch.strided:
                 raise SettingsError(
                     f"batch.exact=true: parameter {name} gets a sparse gradient, and only dense ones are added in tree "
                     "order; set sparse=False in its layer, or batch.exact=false"
                 )
-        values = [torch.zeros_like(p) if p.grad is None else p.grad for _, p in self.parameters]
-        self.stack.push(shard, [value.to(self.dtype) for value in values])
-        for _, p in self.parameters:
-            p.grad = None
+            values.append(value.to(self.dtype))
+        self.stack.push(shard, values)
         return had
 
     def send(self, tree: TreeSum) -> None:
@@ -193,13 +196,12 @@ class ShardGradients:
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
 
-    def end(self) -> Tensor:
-        """After its backward: 1 for each parameter that got a gradient, else 0, float64."""
+    def end(self) -> list[bool]:
+        """After its backward: whether each parameter got a gradient."""
         self._check_taken()
         while self._next < len(self._buckets):
             self._take_next()
-        device = self._buckets[0].parameters[0][1].device
-        return torch.tensor(self._had, dtype=torch.float64, device=device)
+        return self._had
 
     def gather(self) -> None:
         """Once every rank's gradients are on their way: finish the sums, bucket by bucket."""
