@@ -12,8 +12,10 @@ def main() -> NoReturn:
     # thousand turns cost a quiet one nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from launcher.cli import main as command  # noqa: PLC0415 - loads torch
+    from launcher.processes.signals import kill_workers  # noqa: PLC0415
 
     status = command()
+    kill_workers()
     # Threads of the process group may outlive it, and abort a run that is over when the interpreter takes them down.
     atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter would do
     sys.stdout.flush()

@@ -23,10 +23,10 @@ from launcher.configure.command_line import parse
 from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
 from launcher.observe.logs import log_to
-from launcher.observe.status import Status, write_failure, write_status
+from launcher.observe.status import Status, write_failure, write_preempted, write_status
 from launcher.plan import plan_text
 from launcher.processes.environment import Rank
-from launcher.processes.errors import FAILED, FINISHED, WRONG_SETTINGS, SettingsError, first_line
+from launcher.processes.errors import FAILED, FINISHED, PREEMPTED, WRONG_SETTINGS, SettingsError, first_line
 from launcher.processes.failures import (
     Failure,
     first_failure,
@@ -38,9 +38,10 @@ from launcher.processes.failures import (
 )
 from launcher.processes.group import device_of, from_rank_zero, leave, meet
 from launcher.processes.origin import users_place
-from launcher.processes.signals import end_on_sigterm, ignore_signals
+from launcher.processes.signals import Preempted, Signals
 from launcher.processes.spawn import processes_of, start_processes
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
+from launcher.processes.watch import Watch
 from launcher.run import RankContext, start
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.path.insert(0, str(Path.cwd()))
     try:
         rank = Rank.from_environment(os.environ)
+        signals = Signals(rank.rank)
+        signals.listen()
         with _patience(f"rank {rank.rank} of {rank.world_size} waits for the others at {rank.host}:{rank.port}"):
             store = meet(rank)
     except SettingsError as error:
@@ -112,35 +115,34 @@ def main(arguments: list[str] | None = None) -> int:
         _say(f"error: rank {rank.rank} cannot meet the others at {rank.host}:{rank.port}: {first_line(error)}")
         return FAILED
     try:
-        return _take_part(words, rank, store)
-    except KeyboardInterrupt:
-        _say("error: interrupted before the run began")
-        return FAILED
+        if rank.world_size > 1 or rank.has_launcher:
+            Watch(rank, store, signals).start()
+        with ExitStack() as held:
+            return _take_part(words, rank, store, signals, held)
+    except Preempted as signal:
+        _say(f"preempted by {signal} before the run began")
+        return PREEMPTED
     finally:
+        signals.ignore()
         leave(store, rank)
 
 
-def _take_part(words: list[str], rank: Rank, store: dist.Store) -> int:
-    with ExitStack() as held:
-        return _with_folder(words, rank, store, held)
-
-
-def _with_folder(words: list[str], rank: Rank, store: dist.Store, held: ExitStack) -> int:
+def _take_part(words: list[str], rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> int:
     key = f"instructions/{rank.attempt}"
-    text = from_rank_zero(store, rank, key, lambda: prepare(words, rank, store, held).to_json())
+    text = from_rank_zero(store, rank, key, lambda: prepare(words, rank, store, signals, held).to_json())
     instructions = Instructions.from_json(text)
     if instructions.exit_status is not None:
         return instructions.exit_status
     try:
-        carry_out(instructions, rank, store)
+        state = carry_out(instructions, rank, store, signals)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends here with a word
-        ignore_signals()
+        signals.ignore()
         return report(error, Path(instructions.run_dir), rank, store)
-    ignore_signals()
-    return FINISHED
+    signals.ignore()
+    return PREEMPTED if state == "preempted" else FINISHED
 
 
-def prepare(words: list[str], rank: Rank, store: dist.Store, held: ExitStack) -> Instructions:
+def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> Instructions:
     """On rank 0: what is to be done; after an elastic restart, what was found out the first time.
 
     The run folder is this rank's own until ``held`` is closed.
@@ -148,10 +150,13 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, held: ExitStack) ->
     try:
         if store.check([REMEMBERED]):
             return _again(Instructions.from_json(store.get(REMEMBERED).decode()), held)
-        instructions = _prepare(words, rank, held)
+        instructions = _prepare(words, rank, signals, held)
     except SettingsError as error:
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
+    except Preempted as signal:
+        _say(f"preempted by {signal} before the run began")
+        return Instructions(exit_status=PREEMPTED)
     except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
@@ -167,7 +172,7 @@ def _again(instructions: Instructions, held: ExitStack) -> Instructions:
     return instructions
 
 
-def _prepare(words: list[str], rank: Rank, held: ExitStack) -> Instructions:
+def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:
     from launcher.configure import compose  # noqa: PLC0415 - the other ranks compose nothing
     from launcher.configure.explain import check_syntax  # noqa: PLC0415
     from launcher.configure.help import help_text  # noqa: PLC0415
@@ -187,7 +192,7 @@ def _prepare(words: list[str], rank: Rank, held: ExitStack) -> Instructions:
     if run.mode == "plan":
         return _answer(plan_text(run, replace(rank, world_size=world_size), composed.run_dir, notes))
     if world_size != rank.world_size:
-        return Instructions(exit_status=start_processes(world_size, words))
+        return Instructions(exit_status=start_processes(world_size, words, signals))
     continues = run.mode == "train" and run.checkpoint.resume == "auto"
     folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, continues, held)
     if folder != composed.run_dir:
@@ -198,9 +203,8 @@ def _prepare(words: list[str], rank: Rank, held: ExitStack) -> Instructions:
     return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
 
 
-def carry_out(instructions: Instructions, rank: Rank, store: dist.Store) -> None:
-    """On every rank: work inside the run folder's logs on the rank's own device."""
-    end_on_sigterm()
+def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, signals: Signals) -> str:
+    """On every rank: work inside the run folder's logs on the rank's own device; returns the state at the end."""
     run_dir = Path(instructions.run_dir)
     run = instructions.settings()
     _log_to(run_dir, rank)
@@ -211,7 +215,7 @@ def carry_out(instructions: Instructions, rank: Rank, store: dist.Store) -> None
     use_threads(threads)
     if instructions.chdir:
         os.chdir(run_dir)
-    start(run, RankContext(rank, store, run_dir, device_of(rank, run.launch.device), threads))
+    return start(run, RankContext(rank, store, signals, run_dir, device_of(rank, run.launch.device), threads))
 
 
 def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -> int:
@@ -227,7 +231,9 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -
     with suppress(OSError):  # the folder is full or gone
         if first.rank == rank.rank:
             tell_torchrun(first)
-        if rank.rank in (0, first.rank):
+        if rank.rank in (0, first.rank) and first.exit_status == PREEMPTED:
+            write_preempted(run_dir)
+        elif rank.rank in (0, first.rank):
             write_failure(run_dir, first.rank, first.type, first.message)
     if tells:
         _say(first.words)

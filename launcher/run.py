@@ -36,7 +36,9 @@ from launcher.observe.status import Status, to_json
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import idle, process_group, release_idle
+from launcher.processes.signals import Signals
 from launcher.seeds import stream_seed
+from launcher.training.agree import Agreement
 from launcher.training.buffers import StepBuffers
 from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, compute_exactly
@@ -64,6 +66,7 @@ class RankContext:
     Attributes:
         rank: this process.
         store: what the ranks meet at.
+        signals: what they ask of it.
         run_dir: the run folder.
         device: of this rank.
         threads: that this rank computes with.
@@ -71,6 +74,7 @@ class RankContext:
 
     rank: Rank
     store: dist.Store
+    signals: Signals
     run_dir: Path
     device: torch.device
     threads: int
@@ -82,8 +86,11 @@ class RankContext:
         return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"
 
 
-def start(run: RunConfig, context: RankContext) -> None:
+def start(run: RunConfig, context: RankContext) -> str:
     """Do what ``mode`` says, on this rank.
+
+    Returns:
+        The state in which the run ended: finished, stopped or preempted.
 
     Raises:
         SettingsError: for whatever turns out to be wrong before training.
@@ -92,19 +99,19 @@ def start(run: RunConfig, context: RankContext) -> None:
         compute_exactly()
     if run.mode == "evaluate":
         with _group(run, context, context.rank.world_size):
-            evaluate(run, context)
-        return
+            return evaluate(run, context)
     plan = plan_of(run, context.rank.world_size)
     if context.rank.rank >= plan.active:
-        idle(context.store, context.rank)
-        return
+        with context.signals.noted():
+            return idle(context.store, context.rank, context.signals)
     with _group(run, context, plan.active):
-        train(run, context, plan)
-        release_idle(context.store, context.rank)
+        state = train(run, context, plan)
+        release_idle(context.store, context.rank, state)
+    return state
 
 
-def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> None:
-    """Train, evaluate and keep the weights."""
+def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
+    """Train, evaluate and keep the weights; returns the state in which that ended."""
     resumed = find(run, context.rank, context.store, context.run_dir)
     parts = build_parts(run, context.device)
     if run.checkpoint.load and resumed is None:
@@ -113,16 +120,20 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> None:
     training = assemble(run, context, plan, parts, resumed)
     if resumed is not None and resumed.told and training.is_over:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
-        return
+        return "finished"
     training.observer.began({CONFIG: to_yaml(run), IDENTITY: to_json(training.keeper.about["identity"])})
-    with training.observer.progress():
-        state, done = training.run()
-    if context.rank.rank == 0:
-        training.observer.ended(state, done, weights_sha256(parts.model), _tunable(run))
+    with training.observer.progress(), context.signals.noted():
+        ending = training.run()
+    if ending.wish:
+        training.agreement.meet()  # a launcher ends the other ranks when the first one leaves
+        training.observer.preempted(ending.done, str(ending.wish))
+    elif context.rank.rank == 0:
+        training.observer.ended(ending.state, ending.done, weights_sha256(parts.model), _tunable(run))
+    return ending.state
 
 
-def evaluate(run: RunConfig, context: RankContext) -> None:
-    """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once."""
+def evaluate(run: RunConfig, context: RankContext) -> str:
+    """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once; returns the state at the end."""
     parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
     _check(run, parts, _compute(run, context))
@@ -133,6 +144,7 @@ def evaluate(run: RunConfig, context: RankContext) -> None:
     observer.evaluated(Done(), _evaluation(run, context, parts)())
     if context.rank.rank == 0:
         observer.ended("finished", Done(), weights_sha256(parts.model), {})
+    return "finished"
 
 
 def assemble(
@@ -163,7 +175,13 @@ def assemble(
     )
     rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
-    return Training(stepper, sampler, rows, evaluation, keeper, observer, _limits(run, parts), progress)
+    agreement = Agreement(lambda: context.signals.wish, _device_of_the_group(context.device))
+    return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
+
+
+def _device_of_the_group(device: torch.device) -> torch.device:
+    """Where the process group takes numbers of this rank."""
+    return torch.device("cpu") if not dist.is_initialized() or dist.get_backend() == "gloo" else device
 
 
 @contextmanager

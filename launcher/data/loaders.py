@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from launcher.processes.signals import held_back, ignore_signals, lives
+
+LOOK_S = 1.0
+
+
+class Loader(DataLoader[Any]):
+    """A loader whose workers end with their rank, never before it: it may have to finish a step and a checkpoint."""
+
+    def __iter__(self) -> _BaseDataLoaderIter:
+        """Start the workers; signals wait until these ignore them."""
+        with held_back():
+            return super().__iter__()
+
+
+def _begin_worker(rank: int, _number: int) -> None:
+    ignore_signals()
+    threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
+
+
+def _end_with(rank: int) -> None:
+    """End this worker once its rank is gone, also where it is busy with a row."""
+    while lives(rank):
+        time.sleep(LOOK_S)
+    os._exit(1)
 
 
 def loader(
@@ -23,7 +53,7 @@ def loader(
         seed: of the workers' random streams; the caller's stays untouched.
         keep: whether workers stay alive between passes.
     """
-    return DataLoader(
+    return Loader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -31,6 +61,7 @@ def loader(
         pin_memory=device.type == "cuda",
         collate_fn=collate_of(dataset),
         generator=torch.Generator().manual_seed(seed),
+        worker_init_fn=partial(_begin_worker, os.getpid()),
     )
 
 

@@ -67,6 +67,9 @@ class Observer:
     def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end of the run."""
 
+    def preempted(self, done: Done, by: str) -> None:
+        """The run stops for now; everything is kept."""
+
     def progress(self) -> AbstractContextManager[Any]:
         """Shows a progress bar for the length of the block."""
         return nullcontext()
@@ -170,6 +173,15 @@ class RunObserver(Observer):
         self._tensorboard.close()
         rows = f" after {done.step} steps and {done.rows:,} rows" if done.step else ""
         log.info("%s%s; run folder %s", state, rows, self._run_dir)
+
+    def preempted(self, done: Done, by: str) -> None:
+        """The run stops for now: status.json says so, and the console how it goes on."""
+        self._status = replace(self._status, state="preempted")
+        self._move(done)
+        self._tensorboard.close()
+        log.info(
+            "preempted by %s after step %d; continue with the same hydra.run.dir: %s", by, done.step, self._run_dir
+        )
 
     def _line(self, done: Done) -> str:
         """Where the run is, and the last value of each metric."""

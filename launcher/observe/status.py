@@ -61,6 +61,13 @@ def write_failure(run_dir: Path, rank: int, kind: str, message: str) -> None:
         write_status(run_dir, replace(status, state="failed", error=error))
 
 
+def write_preempted(run_dir: Path) -> None:
+    """Turn the status into that of a run that was asked to end before it did anything new."""
+    status = read_status(run_dir)
+    if status.state not in ("finished", "stopped"):
+        write_status(run_dir, replace(status, state="preempted", error=None))
+
+
 def to_json(value: dict[str, Any]) -> str:
     """JSON without the NaN and Infinity that most readers refuse."""
     return json.dumps(_finite(value))

@@ -26,6 +26,7 @@ class Rank:
         attempt: how often an elastic agent has restarted the run.
         own_cores: cores that are this rank's alone; 0: those of the node are shared.
         store_outlives_ranks: whether the store is kept by torchrun's agent rather than by rank 0.
+        has_launcher: whether the process that started this one watches over it, and is to be outlived by no rank.
     """
 
     rank: int = 0
@@ -38,6 +39,7 @@ class Rank:
     attempt: int = 0
     store_outlives_ranks: bool = False
     own_cores: int = 0
+    has_launcher: bool = False
 
     @property
     def one_node(self) -> bool:
@@ -77,6 +79,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> Rank:
         started_by="torchrun",
         attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
         store_outlives_ranks=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        has_launcher="TORCHELASTIC_RUN_ID" in environment,
     )
 
 

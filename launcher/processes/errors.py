@@ -8,6 +8,7 @@ from difflib import get_close_matches
 FINISHED = 0
 FAILED = 1
 WRONG_SETTINGS = 2
+PREEMPTED = 75
 
 
 class SettingsError(Exception):

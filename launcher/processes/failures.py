@@ -15,7 +15,8 @@ from pathlib import Path
 
 from torch.distributed import DistError, Store
 
-from launcher.processes.errors import FAILED, WRONG_SETTINGS, SettingsError
+from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, SettingsError
+from launcher.processes.signals import Preempted
 
 BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 LAST_WORDS = timedelta(seconds=5)
@@ -37,7 +38,8 @@ class Failure:
         """Describe ``error`` as it was raised on ``rank``."""
         message = printable(_text_of(error))
         if isinstance(error, KeyboardInterrupt):
-            return cls(rank, type(error).__name__, message or "interrupted", "", FAILED)
+            status = PREEMPTED if isinstance(error, Preempted) else FAILED
+            return cls(rank, type(error).__name__, message or "interrupted", "", status)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         status = WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
         return cls(rank, type(error).__name__, message, printable(text), status)
@@ -50,6 +52,8 @@ class Failure:
     @property
     def words(self) -> str:
         """What the user reads: the message alone where the settings are wrong, else the traceback too."""
+        if self.exit_status == PREEMPTED:
+            return f"preempted by {self.message} on rank {self.rank} before the first step: nothing is lost"
         return (
             f"error: {self.message}"
             if self.exit_status == WRONG_SETTINGS

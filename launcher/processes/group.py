@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.failures import AnotherFailedError, failure_key
+from launcher.processes.signals import Signals
 
 NAMESPACE = "evenshard"
 MEETING_TIMEOUT = timedelta(seconds=600)
@@ -103,21 +105,34 @@ def _stay_on_this_node() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def idle(store: dist.Store, rank: Rank) -> None:
-    """Wait outside the process group until the ranks that work are done, open to signals meanwhile.
+def idle(store: dist.Store, rank: Rank, signals: Signals) -> str:
+    """Wait outside the process group until the ranks that work are done, and tell them of signals meanwhile.
+
+    Returns:
+        The state in which they ended.
 
     Raises:
         AnotherFailedError: where one of them failed.
     """
+    told = False
     while not store.check([f"done/{rank.attempt}"]):
         if store.check([failure_key(rank.attempt)]):
             raise AnotherFailedError("a working rank failed")
+        if signals.wish and not told:
+            store.set(wish_key(rank.attempt), json.dumps(asdict(signals.wish)))
+            told = True
         time.sleep(LOOK_S)
+    return store.get(f"done/{rank.attempt}").decode()
 
 
-def release_idle(store: dist.Store, rank: Rank) -> None:
-    """Let the idle ranks go."""
-    store.set(f"done/{rank.attempt}", "")
+def wish_key(attempt: int) -> str:
+    """Where idle ranks leave a wish for those that work."""
+    return f"wish/{attempt}"
+
+
+def release_idle(store: dist.Store, rank: Rank, state: str) -> None:
+    """Let the idle ranks go, in the state in which the others ended."""
+    store.set(f"done/{rank.attempt}", state)
 
 
 def leave(store: dist.Store, rank: Rank) -> None:

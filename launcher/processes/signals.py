@@ -1,52 +1,184 @@
-"""Signals that end a run."""
+"""Signals that end a run: noted while it trains, so that it stops after a whole step; obeyed at once before that."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
 
+import psutil
+
+from launcher.processes.errors import FAILED, PREEMPTED
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+SAME_S = 3.0
+"""Seconds for which further signals are the first once more: schedulers signal every process, launchers forward it."""
+ORPHANED = "the end of its launcher"
+ASKERS = (*(number.name for number in ENDING), ORPHANED)
 GRACE_S = 5.0
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Seconds that a main thread has to obey; one that waits inside a library never does."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What asks for the end of a run, one of ``ASKERS``, and the rank that was asked."""
+
+    by: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.by} on rank {self.rank}"
+
+
+class Preempted(KeyboardInterrupt):
+    """A signal asks for the end, and nothing would be lost by it; the text names the signal."""
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by a signal."""
+    """A further signal asks for the end at once."""
 
 
-def end_on_sigterm() -> None:
-    """Turn SIGTERM into an exception of the main thread, so that a run ends with a word in its status.
+class Signals:
+    """What signals ask of this process.
 
-    A main thread that waits inside a collective cannot raise it; the process then ends after some seconds of grace.
+    Until the run trains a signal raises ``Preempted`` in the main thread; while it trains the first one is noted and
+    a later one raises ``Terminated``; after that they change nothing. A main thread that cannot raise, since it waits
+    inside a library, gets some seconds of grace; the process then ends.
+
+    Args:
+        rank: this process.
+
+    Attributes:
+        wish: the first that came; None: there is none.
     """
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_end_after_grace, args=(reader, writer), daemon=True).start()
-    for number in ENDING:
-        signal.signal(number, _raise)
+
+    def __init__(self, rank: int) -> None:
+        self.wish: Wish | None = None
+        self._rank = rank
+        self._numbers = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        self._heard_at = 0.0
+        self._notes = False
+        self._over = False
+
+    def listen(self) -> None:
+        """From here on, in the main thread; a signal that whoever started the process lets it ignore stays ignored."""
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._end_after_grace, args=(reader, writer), daemon=True).start()
+        for number in self._numbers:
+            signal.signal(number, self._hear)
+        os.register_at_fork(after_in_child=_forget)
+
+    def pass_on(self, processes: Iterable[int]) -> None:
+        """From here on signals are for other processes alone."""
+        self.ignore()
+
+        def tell(number: int, _frame: FrameType | None) -> None:
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
+
+        for number in ENDING:
+            signal.signal(number, tell if number in self._numbers else signal.SIG_IGN)
+
+    def note(self, wish: Wish) -> None:
+        """Somebody asks for the end as a signal would."""
+        if self.wish is None:
+            self.wish, self._heard_at = wish, time.monotonic()
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note signals for the length of the block; afterwards they change nothing."""
+        self._notes = True
+        try:
+            yield
+        finally:
+            self.ignore()
+
+    def ignore(self) -> None:
+        """From here on the process ends by itself: signals change nothing."""
+        self._over = True
+
+    @property
+    def over(self) -> bool:
+        """Whether the process ends by itself."""
+        return self._over
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        name, first = signal.Signals(number).name, self.wish is None
+        if self._over or (not first and time.monotonic() - self._heard_at < SAME_S):
+            return
+        self.note(Wish(name, self._rank))
+        if not self._notes:
+            raise Preempted(name)
+        if not first:
+            raise Terminated(f"stopped at once by {name}, a second signal after {self.wish}")
+
+    def _end_after_grace(self, reader: socket.socket, _writer: socket.socket) -> None:
+        """Wait for the bytes that Python writes when signals arrive, whatever the main thread is in."""
+        heard_at: float | None = None
+        while True:
+            number, now = reader.recv(1)[0], time.monotonic()
+            if number not in ENDING or (heard_at is not None and now - heard_at < SAME_S):
+                continue
+            at_once = not self._notes or heard_at is not None
+            heard_at = heard_at or now
+            if at_once:
+                time.sleep(GRACE_S)
+                if not self._over:
+                    end_now(FAILED if self._notes else PREEMPTED)
+
+
+def end_now(exit_status: int) -> None:
+    """End this process from any thread, and the processes that it started."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            child.kill()
+    os._exit(exit_status)
+
+
+def lives(process: int) -> bool:
+    """Whether a process of this machine runs."""
+    try:
+        return bool(psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_workers() -> None:
+    """At the end of this process: its loader workers ignore that they are asked to end, and it would wait for them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take their end for a failure
+    for worker in multiprocessing.active_children():
+        worker.kill()
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let signals wait for the length of the block; a process that is forked in it never sees them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore_signals() -> None:
-    """From here on the process ends by itself: signals change nothing."""
-    for number in (*ENDING, signal.SIGINT):
+    """In a process that ends with its parent: signals change nothing."""
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _raise(number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated(
-        f"ended by {signal.Signals(number).name}, which torchrun sends when another rank has failed or when it is told "
-        "to end"
-    )
-
-
-def _end_after_grace(reader: socket.socket, _writer: socket.socket) -> None:
-    """Wait for the byte that Python writes when SIGTERM arrives, in whatever the main thread is."""
-    while reader.recv(1)[0] not in ENDING:
-        pass
-    time.sleep(GRACE_S)
-    os._exit(1)
+def _forget() -> None:
+    """In a forked process: it is asked to end as any other."""
+    signal.set_wakeup_fd(-1)
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

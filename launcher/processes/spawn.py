@@ -7,7 +7,11 @@ import sys
 import uuid
 
 from launcher.processes.environment import Rank
-from launcher.processes.errors import FAILED, FINISHED, WRONG_SETTINGS, SettingsError
+from launcher.processes.errors import FAILED, FINISHED, PREEMPTED, WRONG_SETTINGS, SettingsError
+from launcher.processes.signals import Signals
+
+KEPT = (WRONG_SETTINGS, PREEMPTED)
+"""Exit statuses of ranks that say more than that something failed."""
 
 
 def processes_of(asked: int | None, rank: Rank) -> int:
@@ -30,27 +34,36 @@ def processes_of(asked: int | None, rank: Rank) -> int:
     return asked
 
 
-def start_processes(count: int, words: list[str]) -> int:
-    """Run ``count`` ranks with the same command line under torch's elastic agent; the first failure's exit status."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415 - slow to import
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+def start_processes(count: int, words: list[str], signals: Signals) -> int:
+    """Run ``count`` ranks with the same command line under torch's elastic agent; the first failure's exit status.
+
+    Signals go to the ranks, which are given the time that they need.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415 - slow to import
+    from torch.distributed.elastic.rendezvous import RendezvousParameters, registry  # noqa: PLC0415
+
+    from launcher.processes.agent import Agent, WorkerSpec  # noqa: PLC0415
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks tell what went wrong
-    agent = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",  # found also where the name of this host does not resolve
+    here = "127.0.0.1"  # found also where the name of this host does not resolve
+    meeting = RendezvousParameters("c10d", f"{here}:0", uuid.uuid4().hex, 1, 1, local_addr=here)
+    ranks = WorkerSpec(
+        role="rank",
+        local_world_size=count,
+        entrypoint=sys.executable,
+        args=("-m", "launcher", *words),
+        rdzv_handler=registry.get_rendezvous_handler(meeting),
         max_restarts=0,
+        monitor_interval=0.1,
+        local_addr=here,
     )
     try:
-        elastic_launch(agent, sys.executable)("-m", "launcher", *words)
-    except ChildFailedError as error:
-        return FAILED if error.get_first_failure()[1].exitcode != WRONG_SETTINGS else WRONG_SETTINGS
-    except (SignalException, KeyboardInterrupt):
-        return FAILED
-    return FINISHED
+        ended = Agent(ranks, signals).run()
+    except SignalException:  # it came before the ranks were there to be told
+        return PREEMPTED
+    finally:
+        ranks.rdzv_handler.shutdown()
+    if not ended.is_failed():
+        return FINISHED
+    status = min(ended.failures.values(), key=lambda failure: failure.timestamp).exitcode
+    return status if status in KEPT else FAILED

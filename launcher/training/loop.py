@@ -9,6 +9,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from launcher.observe.observer import Done, Observer
+from launcher.processes.signals import Wish
+from launcher.training.agree import Agreement, Decision
 from launcher.training.keep import Keeper
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper, by_step
@@ -49,6 +51,21 @@ def steps_of(sampler: FixedGlobalBatchSampler) -> int:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """How training ended.
+
+    Attributes:
+        state: finished, stopped (by ``trainer.stop_when``) or preempted.
+        done: how far that was.
+        wish: by which it was preempted.
+    """
+
+    state: str
+    done: Done
+    wish: Wish | None = None
+
+
+@dataclass(frozen=True)
 class Training:
     """A run that is ready to go.
 
@@ -59,6 +76,7 @@ class Training:
         evaluate: gives the metrics by name, a collective; None: nothing is evaluated.
         keeper: keeps checkpoints of where the run stands.
         observer: is told what happens.
+        agreement: of the ranks, to stop before the end.
         limits: where to pause and to end.
         progress: where the run stands.
     """
@@ -69,15 +87,15 @@ class Training:
     evaluate: Callable[[], dict[str, float]] | None
     keeper: Keeper
     observer: Observer
+    agreement: Agreement
     limits: Limits
     progress: Progress
 
-    def run(self) -> tuple[str, Done]:
-        """Train to the end: ``finished``, or ``stopped`` by ``trainer.stop_when``, and how far that was."""
-        now = self.progress
-        if self.is_over:
-            self._conclude()
-        while not self.is_over:
+    def run(self) -> Ending:
+        """Train to the end, or until the ranks agree to stop; then everything is kept."""
+        now, asked = self.progress, Decision()
+        self._make_up()
+        while not (self.is_over or asked.stop):
             self.sampler.set_epoch(now.epoch)
             tell_epoch(self.loader.dataset, now.epoch)
             now.epoch_rows = self.sampler.state_dict()["rows"]
@@ -88,11 +106,12 @@ class Training:
                 loss, rows = self.stepper.step(micro_batches)
                 now.add(loss, rows, steps_left)
                 self.observer.reached(now.done)
-                self._pause(rate, steps_left)
-                if self.is_over:
+                asked = self.agreement.after_step()
+                self._pause(rate, asked)
+                if self.is_over or asked.stop:
                     break
                 self.stepper.begin(now.done.step)
-        return "stopped" if self._stops else "finished", now.done
+        return self._ending(asked)
 
     @property
     def is_over(self) -> bool:
@@ -109,31 +128,45 @@ class Training:
         """Whether the last step was followed by an evaluation that fulfils the rule to stop."""
         return self.progress.results is not None and self.limits.stop.holds(self.progress.results)
 
-    def _pause(self, rate: float, steps_left: int) -> None:
-        """After a step: tell, evaluate and keep what is due; a checkpoint comes last, so that it holds the rest."""
+    def _pause(self, rate: float, asked: Decision) -> None:
+        """After a step: tell, evaluate and keep what is due; a checkpoint comes last, so that it holds the rest.
+
+        Who is asked to stop has no time for an evaluation; the run makes up for it when it is continued.
+        """
         step = self.progress.done.step
-        evaluates = self._reached_the_end or (steps_left == 0 and self._evaluates_after(self.progress.done.epoch))
-        if evaluates or step % self.limits.log_every == 0:
+        if self._evaluates_here or step % self.limits.log_every == 0:
             self._tell(rate)
-        if evaluates:
+        if self._owes_evaluation and not asked.stop:
             self._evaluate()
-        if self.is_over or (self.limits.keep_every and step % self.limits.keep_every == 0):
+        by_steps = self.limits.keep_every is not None and step % self.limits.keep_every == 0
+        if self.is_over or asked.stop or asked.keep or by_steps:
             self.keeper.keep(self.progress)
 
-    def _conclude(self) -> None:
-        """What is due at the end, where a run is continued that stood there already and did not know it for the end."""
-        self._tell(self.stepper.learning_rate)
-        if self.progress.results is None:
+    def _make_up(self) -> None:
+        """What is due where a run is continued that stopped before that, or did not know it stood at its end."""
+        if self.is_over:
+            self._tell(self.stepper.learning_rate)
+        if self.progress.done.step and self._owes_evaluation:
             self._evaluate()
+
+    def _ending(self, asked: Decision) -> Ending:
+        if asked.stop and (not self.is_over or self._owes_evaluation):
+            return Ending("preempted", self.progress.done, asked.stop)
+        return Ending("stopped" if self._stops else "finished", self.progress.done)
 
     def _tell(self, rate: float) -> None:
         window = self.progress.window
         if window.rows:
             self.observer.trained(self.progress.done, {"loss": window.close(), "lr": rate})
 
-    def _evaluates_after(self, epoch: int) -> bool:
-        every = self.limits.evaluate_every
-        return every > 0 and (epoch + 1) % every == 0
+    @property
+    def _evaluates_here(self) -> bool:
+        now, every = self.progress, self.limits.evaluate_every
+        return self._reached_the_end or (now.epoch > now.done.epoch and every > 0 and now.epoch % every == 0)
+
+    @property
+    def _owes_evaluation(self) -> bool:
+        return self.evaluate is not None and self.progress.results is None and self._evaluates_here
 
     def _evaluate(self) -> None:
         if self.evaluate is not None:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -212,3 +213,34 @@ class Undetermined(nn.Linear):
         if self.training:
             inputs = inputs.clone().put_(torch.tensor([0]), torch.tensor([1.0]))
         return super().forward(inputs)
+
+
+class Signalled(Ledger):
+    """One of its ranks, or all, gets signals in a certain step of the run; once, not again when it is continued."""
+
+    def __init__(self, numbers="SIGTERM", rank=None, step=3, workers_too=False):
+        super().__init__()
+        self.numbers, self.rank, self.step, self.workers_too = numbers.split("+"), rank, step, workers_too
+        self.steps = 0
+
+    def meet_an_end(self):
+        me = os.environ.get("RANK", "0")
+        self.steps += 1
+        if self.steps == self.step and self.rank in (None, int(me)) and not Path(f"signalled_{me}").exists():
+            Path(f"signalled_{me}").touch()
+            self.signal()
+
+    def signal(self):
+        for number in self.numbers:
+            for worker in psutil.Process().children() if self.workers_too else ():
+                worker.send_signal(getattr(signal, number))
+            os.kill(os.getpid(), getattr(signal, number))
+
+
+class SignalledWhenBuilt(nn.Linear):
+    """Its rank 1 gets a signal before there is anything to keep."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,29 @@
+"""torch's elastic agent, which starts ranks and watches over them, as one that leaves signals to the ranks."""
+
+from __future__ import annotations
+
+from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+from launcher.processes.signals import Signals
+
+__all__ = ["Agent", "WorkerSpec"]
+
+
+class Agent(LocalElasticAgent):
+    """An agent that passes signals on to its ranks, and then waits for them to end by themselves.
+
+    Args:
+        ranks: what to start.
+        signals: of this process.
+    """
+
+    def __init__(self, ranks: WorkerSpec, signals: Signals) -> None:
+        super().__init__(ranks, DefaultLogsSpecs())
+        self._signals = signals
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
+        processes: dict[int, int] = super()._start_workers(worker_group)
+        self._signals.pass_on(processes.values())
+        return processes
