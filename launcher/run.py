@@ -43,10 +43,11 @@ from launcher.training.buffers import StepBuffers
 from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, compute_exactly
 from launcher.training.evaluate import Evaluator
+from launcher.training.finite import FiniteSteps
 from launcher.training.keep import Keeper, facts_of, training_state
 from launcher.training.loop import Limits, Training
 from launcher.training.normalise import convert_batchnorm
-from launcher.training.progress import Progress
+from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Averaged, Reduction
 from launcher.training.resume import Resumed, find
 from launcher.training.shard_batchnorm import Shards
@@ -160,6 +161,7 @@ def assemble(
     training_state(stepper)  # refuses at once what no checkpoint could keep
     about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
     progress = resumed.restore(parts.model, stepper, sampler, about) if resumed else Progress()
+    stepper.finite.where = partial(next_step_in_words, progress, sampler)
     observer = _observer(run, context, plan.active, steps, progress)
     if context.rank.rank == 0:
         log.info("%s\n%s", report, context.describe(plan.active))
@@ -270,6 +272,7 @@ def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts
         compute=_compute(run, context),
         reduction=_reduction(run, plan, context.rank.rank, model, shards),
         clip_norm=run.trainer.clip_norm,
+        finite=FiniteSteps(skips=run.trainer.on_nonfinite == "skip", most_in_a_row=run.trainer.max_skipped),
     )
 
 

@@ -20,6 +20,7 @@ MODES = ("train", "evaluate", "plan")
 TOO_MANY_DEVICES = ("idle", "error", "grow")
 LR_RULES = ("none", "linear", "sqrt")
 BATCHNORM = ("local", "shard", "sync")
+ON_NONFINITE = ("stop", "skip")
 PRECISIONS = ("fp32", "bf16", "fp16")
 BACKENDS = ("auto", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
@@ -127,6 +128,8 @@ class TrainerConfig:
         channels_last: whether images and convolutions lie in channels-last memory order; null: where it pays, on CPUs
             and with 16-bit formats.
         clip_norm: largest norm of the gradient; null: no clipping.
+        on_nonfinite: stop or skip, what happens at a step whose gradient is infinite or not a number.
+        max_skipped: steps that skip leaves out in a row before the run stops.
         evaluate_every: epochs between evaluations; 0: at the end only.
         log_every: steps between two lines of metrics.
         stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
@@ -138,6 +141,8 @@ class TrainerConfig:
     compile: Any = False
     channels_last: bool | None = None
     clip_norm: float | None = None
+    on_nonfinite: str = "stop"
+    max_skipped: int = 10
     evaluate_every: int = 1
     log_every: int = 10
     stop_when: str | None = None
@@ -149,6 +154,8 @@ class TrainerConfig:
         _at_least("trainer.evaluate_every", self.evaluate_every, 0)
         _at_least("trainer.log_every", self.log_every, 1)
         one_of("trainer.precision", self.precision, PRECISIONS)
+        one_of("trainer.on_nonfinite", self.on_nonfinite, ON_NONFINITE)
+        _at_least("trainer.max_skipped", self.max_skipped, 1)
         if not isinstance(self.compile, bool | str):
             raise SettingsError(f"trainer.compile={self.compile} is neither true, false nor the name of a backend")
         if self.clip_norm is not None and not self.clip_norm > 0:

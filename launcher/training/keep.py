@@ -91,10 +91,15 @@ def facts_of(run: RunConfig, compute: Compute, threads: int, ranks: int, steps: 
 
 
 def training_state(stepper: Stepper) -> dict[str, Any]:
-    """The state of optimizer, scheduler and loss scaling.
+    """The state of optimizer, scheduler, loss scaling and the count of steps left out.
 
     Raises:
         SettingsError: where one of them holds something that a checkpoint cannot keep.
     """
-    parts = {"optimizer": stepper.optimizer, "scheduler": stepper.scheduler, "scaler": stepper.compute.scaler}
+    parts = {
+        "optimizer": stepper.optimizer,
+        "scheduler": stepper.scheduler,
+        "scaler": stepper.compute.scaler,
+        "finite": stepper.finite,
+    }
     return {name: plain(name, part.state_dict()) for name, part in parts.items() if part is not None}

@@ -103,8 +103,7 @@ class Training:
             left = reversed(range(steps_of(self.sampler)))
             for micro_batches, steps_left in zip(by_step(self.loader, self.sampler), left, strict=True):
                 rate = self.stepper.learning_rate
-                loss, rows = self.stepper.step(micro_batches)
-                now.add(loss, rows, steps_left)
+                now.add(self.stepper.step(micro_batches), steps_left)
                 self.observer.reached(now.done)
                 asked = self.agreement.after_step()
                 self._pause(rate, asked)
@@ -157,7 +156,8 @@ class Training:
     def _tell(self, rate: float) -> None:
         window = self.progress.window
         if window.rows:
-            self.observer.trained(self.progress.done, {"loss": window.close(), "lr": rate})
+            skipped = {"skipped": self.stepper.finite.skipped} if self.stepper.finite.skipped else {}
+            self.observer.trained(self.progress.done, {"loss": window.close(), "lr": rate, **skipped})
 
     @property
     def _evaluates_here(self) -> bool:

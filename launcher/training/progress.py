@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.observe.observer import Done
+from launcher.training.step import Stepped
+from samplers import FixedGlobalBatchSampler
 
 
 @dataclass
@@ -56,6 +58,12 @@ class Window:
         return cls(list(shared[rank].to(device)), rows)
 
 
+def next_step_in_words(now: Progress, sampler: FixedGlobalBatchSampler) -> str:
+    """The step that is being taken, with the dataset indices of its rows."""
+    rows = sampler.global_batch(now.epoch_rows // sampler.plan.global_size)
+    return f"step {now.done.step + 1} (epoch {now.epoch + 1}, rows {', '.join(map(str, rows))})"
+
+
 @dataclass
 class Progress:
     """Where a run stands between two steps.
@@ -76,10 +84,11 @@ class Progress:
     results: Mapping[str, float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def add(self, loss: Tensor, rows: int, steps_left: int) -> None:
-        """Note a step: this rank's sum of losses, the rows of the global batch, and the steps left in its epoch."""
-        self.window.add(loss, rows)
-        self.done = Done(self.done.step + 1, self.epoch, self.done.rows + rows)
-        self.epoch_rows += rows
+    def add(self, step: Stepped, steps_left: int) -> None:
+        """Note a step, and the steps left in its epoch."""
+        if not step.left_out:
+            self.window.add(step.loss, step.rows)
+        self.done = Done(self.done.step + 1, self.epoch, self.done.rows + step.rows)
+        self.epoch_rows += step.rows
         self.epoch += steps_left == 0
         self.results = None

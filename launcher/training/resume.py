@@ -176,6 +176,7 @@ def _load_training(state: Mapping[str, Any], stepper: Stepper, facts: Facts, abo
     _load_optimizer(stepper.optimizer, state["optimizer"], same)
     if stepper.compute.scaler.is_enabled() and state["scaler"]:
         stepper.compute.scaler.load_state_dict(state["scaler"])
+    stepper.finite.load_state_dict(state["finite"])
     if stepper.scheduler is not None and same:
         stepper.scheduler.load_state_dict(state["scheduler"])
     elif stepper.scheduler is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,26 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.training.compute import Compute
+from launcher.training.finite import FiniteSteps
 from launcher.training.reduction import Reduction
 from launcher.training.task import Task
 from samplers import FixedGlobalBatchSampler, Share
 
 MicroBatch = tuple[Any, Share]
+
+
+class Stepped(NamedTuple):
+    """What came of a step.
+
+    Attributes:
+        loss: this rank's part of the sum of the losses of all real rows, on the device.
+        rows: how many real rows the global batch has, over all ranks.
+        left_out: whether the gradient was not finite, and the optimizer did not step.
+    """
+
+    loss: Tensor
+    rows: int
+    left_out: bool
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,7 @@ class Stepper:
         compute: device and number format.
         reduction: joins the gradients of all ranks.
         clip_norm: largest norm of the gradient; None: no clipping.
+        finite: lets the optimizer step where the gradient is finite; with float16, loss scaling sees to that.
     """
 
     model: nn.Module
@@ -42,20 +58,18 @@ class Stepper:
     compute: Compute
     reduction: Reduction
     clip_norm: float | None = None
+    finite: FiniteSteps = field(default_factory=FiniteSteps)
 
     def begin(self, step: int) -> None:
         """Get ready for a step, before its rows are read."""
         self.reduction.begin(step)
 
-    def step(self, micro_batches: Iterable[MicroBatch]) -> tuple[Tensor, int]:
+    def step(self, micro_batches: Iterable[MicroBatch]) -> Stepped:
         """Take one step over this rank's share.
 
         The gradient is that of the mean loss over the real rows of the global batch: summed losses, divided once by
         that number, which the plan knows, and multiplied by what the reduction divides by. Of this factor the backward
         sees the nearest power of two, which even 16 bits hold exactly; the gradients get the rest.
-
-        Returns:
-            This rank's part of the sum of the losses of all real rows, on the device, and how many these rows are.
         """
         sums, global_rows, factor = [], 0, 1.0
         for batch, share in micro_batches:
@@ -67,10 +81,12 @@ class Stepper:
             global_rows = share.global_rows
         loss = self.reduction.finish(sums)
         scale_gradients(self.model, factor / power_of_two(factor))
-        if self.compute.step(self.optimizer, self.model, self.clip_norm) and self.scheduler is not None:
+        may_step = self.compute.scaler.is_enabled() or self.finite.allow(self.model, sums)
+        taken = may_step and self.compute.step(self.optimizer, self.model, self.clip_norm)
+        if taken and self.scheduler is not None:
             self.scheduler.step()
         self.optimizer.zero_grad()
-        return loss, global_rows
+        return Stepped(loss, global_rows, left_out=not may_step)
 
     @property
     def learning_rate(self) -> float:

@@ -244,3 +244,18 @@ class SignalledWhenBuilt(nn.Linear):
         super().__init__(4, 3)
         if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Explodes(nn.Linear):
+    """Gives no number in the steps that are named, on one rank or on all."""
+
+    def __init__(self, steps, rank=None):
+        super().__init__(4, 3)
+        self.explodes, self.rank, self.step = set(steps), rank, 0
+
+    def forward(self, inputs):
+        if not self.training:
+            return super().forward(inputs)
+        self.step += 1
+        bad = self.step in self.explodes and self.rank in (None, int(os.environ["RANK"]))
+        return super().forward(inputs) * (float("nan") if bad else 1.0)

@@ -201,7 +201,7 @@ def test_rows_weigh_the_same_where_losses_have_16_bits(world_size):
     model.zero_grad()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     stepper = Stepper(model, SquaredError(), optimizer, None, compute, Averaged(model, divides_by=world_size))
-    loss, _ = stepper.step([(row, Share(step=0, rows=1, real_rows=1, global_rows=100, last_in_step=True))])
+    loss, *_ = stepper.step([(row, Share(step=0, rows=1, real_rows=1, global_rows=100, last_in_step=True))])
     assert loss.dtype is torch.float32
     taken = (before - model.weight.detach()) * 100 / world_size
     assert torch.allclose(taken, of_one_row, rtol=1e-5, atol=1e-5)
