@@ -31,7 +31,7 @@ class SmallConvNet(nn.Module):
         self.features = nn.Sequential(
             *_convolution(channels, width, batchnorm),
             *_convolution(width, 2 * width, batchnorm),
-            nn.MaxPool2d(2),
+            nn.AvgPool2d(2),
             nn.Flatten(),
         )
         self.head = nn.Sequential(
