@@ -15,6 +15,10 @@ class SettingsError(Exception):
     """The user's settings are wrong: the message is for the user, ends with exit status 2 and shows no traceback."""
 
 
+class PlainError(Exception):
+    """What went wrong is no mistake in the code: the message says it all, and no traceback is shown."""
+
+
 def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """``"; did you mean 'x'?"`` for the known word that looks most like ``word``, or an empty string.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch.distributed import DistError, Store
 
-from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, SettingsError
+from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, PlainError, SettingsError
 from launcher.processes.signals import Preempted
 
 BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
@@ -40,7 +40,8 @@ class Failure:
         if isinstance(error, KeyboardInterrupt):
             status = PREEMPTED if isinstance(error, Preempted) else FAILED
             return cls(rank, type(error).__name__, message or "interrupted", "", status)
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        shown = not isinstance(error, PlainError)
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__)) if shown else ""
         status = WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
         return cls(rank, type(error).__name__, message, printable(text), status)
 

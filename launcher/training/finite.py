@@ -10,10 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from launcher.processes.errors import PlainError
+
 log = logging.getLogger(__name__)
 
 
-class NonFiniteError(ArithmeticError):
+class NonFiniteError(PlainError):
     """A gradient or a loss is infinite or not a number, and training on would be in vain."""
 
 
