@@ -8,13 +8,14 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command and end the process with its exit status."""
+    launcher = os.getppid()  # it may be gone before torch is loaded
     # Read when torch is loaded: OpenMP threads that spin for long starve each other on a busy machine, and a
     # thousand turns cost a quiet one nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from launcher.cli import main as command  # noqa: PLC0415 - loads torch
     from launcher.processes.signals import kill_workers  # noqa: PLC0415
 
-    status = command()
+    status = command(launcher=launcher)
     kill_workers()
     # Threads of the process group may outlive it, and abort a run that is over when the interpreter takes them down.
     atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter would do

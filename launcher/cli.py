@@ -96,8 +96,16 @@ class Instructions:
         return run
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+def main(arguments: list[str] | None = None, launcher: int | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: the command line; None: that of this process.
+        launcher: the process that started this one, as it was when this one began; None: as it is.
+
+    Returns:
+        The exit status.
+    """
     logging.getLogger().addHandler(logging.NullHandler())
     words = sys.argv[1:] if arguments is None else arguments
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
@@ -106,6 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
         rank = Rank.from_environment(os.environ)
         signals = Signals(rank.rank)
         signals.listen()
+        watch = Watch(rank, signals, launcher or os.getppid())
+        if rank.world_size > 1 or rank.has_launcher:
+            watch.start()
         with _patience(f"rank {rank.rank} of {rank.world_size} waits for the others at {rank.host}:{rank.port}"):
             store = meet(rank)
     except SettingsError as error:
@@ -115,8 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
         _say(f"error: rank {rank.rank} cannot meet the others at {rank.host}:{rank.port}: {first_line(error)}")
         return FAILED
     try:
-        if rank.world_size > 1 or rank.has_launcher:
-            Watch(rank, store, signals).start()
+        watch.listen_to(store)
         with ExitStack() as held:
             return _take_part(words, rank, store, signals, held)
     except Preempted as signal:

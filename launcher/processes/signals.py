@@ -108,6 +108,11 @@ class Signals:
         self._over = True
 
     @property
+    def notes(self) -> bool:
+        """Whether the run trains: a signal is noted, and there may be something to keep."""
+        return self._notes
+
+    @property
     def over(self) -> bool:
         """Whether the process ends by itself."""
         return self._over

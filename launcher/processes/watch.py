@@ -17,7 +17,7 @@ from launcher.processes.group import wish_key
 from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now
 
 LOOK_S = 1.0
-ORPHAN_S = 8.0
+ORPHAN_S = 7.0
 """Seconds that a rank has to keep a checkpoint once its launcher is gone."""
 
 
@@ -30,37 +30,44 @@ class Watch(threading.Thread):
 
     Args:
         rank: this process.
-        store: what the ranks meet at.
         signals: told what asks for the end.
+        launcher: the process that started this one.
     """
 
-    def __init__(self, rank: Rank, store: Store, signals: Signals) -> None:
+    def __init__(self, rank: Rank, signals: Signals, launcher: int) -> None:
         super().__init__(name="watch", daemon=True)
         self._rank = rank
-        self._store = store.clone()
         self._signals = signals
-        self._launcher = os.getppid()
+        self._launcher = launcher
+        self._store: Store | None = None
+
+    def listen_to(self, store: Store) -> None:
+        """From here on other ranks may say something."""
+        if self._rank.world_size > 1:
+            self._store = store.clone()  # the main thread may wait in its own for long
 
     def run(self) -> None:
         """Look until the process ends by itself."""
         while not self._signals.over:
             if self._rank.has_launcher and os.getppid() != self._launcher:
                 self._end_as_orphan()
-            with suppress(DistError, RuntimeError):  # whoever keeps the store is gone; that shows elsewhere
-                self._listen_to_others()
+            if self._store is not None:
+                with suppress(DistError, RuntimeError):  # whoever keeps the store is gone; that shows elsewhere
+                    self._look_at_others(self._store)
             time.sleep(LOOK_S)
 
     def _end_as_orphan(self) -> None:
         self._signals.note(Wish(ORPHANED, self._rank.rank))
-        time.sleep(ORPHAN_S)
+        if self._signals.notes:
+            time.sleep(ORPHAN_S)
         end_now(FAILED)
 
-    def _listen_to_others(self) -> None:
+    def _look_at_others(self, store: Store) -> None:
         wish, failure = wish_key(self._rank.attempt), failure_key(self._rank.attempt)
-        if self._store.check([wish]):
-            self._signals.note(Wish(**json.loads(self._store.get(wish))))
-        if self._store.check([failure]):
-            first = Failure(**json.loads(self._store.get(failure)))
+        if store.check([wish]):
+            self._signals.note(Wish(**json.loads(store.get(wish))))
+        if store.check([failure]):
+            first = Failure(**json.loads(store.get(failure)))
             time.sleep(GRACE_S)
             if not self._signals.over:
                 end_now(first.exit_status)

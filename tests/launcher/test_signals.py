@@ -58,9 +58,9 @@ def check_preempted(run_dir, ranks):
     return state["step"]
 
 
-def wait_for(condition):
+def wait_for(condition, patience_s=PATIENCE_S):
     """Wait until ``condition()`` holds."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -1,0 +1,35 @@
+"""When the process that launched a run is gone, however it went, nothing is left of the run after ten seconds."""
+
+import sys
+
+import psutil
+
+from launcher.processes.signals import lives
+from tests.launcher.test_signals import ENDLESS, check_preempted, trains, wait_for
+from tests.launcher.test_torchrun import start, torchrun
+
+WORDS = (*ENDLESS, "hydra.run.dir=run", "data.workers=1")
+GONE_S = 10.0
+
+
+def descendants(process):
+    return [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+
+
+def test_killed_launchers_leave_nothing_behind_but_a_checkpoint(tmp_path):
+    launchers = {
+        "torchrun": start(tmp_path / "torchrun", torchrun(*WORDS)),
+        "own": start(tmp_path / "own", [sys.executable, "-m", "launcher", *WORDS, "launch.processes=2"]),
+    }
+    left = []
+    for name, process in launchers.items():
+        wait_for(lambda run_dir=tmp_path / name / "run": trains(run_dir, ranks=2))
+        found = descendants(process)
+        assert len(found) >= 4, "two ranks with a loader worker each"
+        left += found
+        process.kill()
+        process.wait()
+    wait_for(lambda: not any(lives(process) for process in left), GONE_S)
+    for name, process in launchers.items():
+        process.communicate()
+        check_preempted(tmp_path / name / "run", 2)
