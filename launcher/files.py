@@ -6,10 +6,11 @@ import errno
 import fcntl
 import os
 import pickle
+import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNREADABLE = (EOFError, OSError, RuntimeError, ValueError, pickle.UnpicklingError)
@@ -17,28 +18,92 @@ UNREADABLE = (EOFError, OSError, RuntimeError, ValueError, pickle.UnpicklingErro
 LOOK_S = 0.2
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write ``content`` and flush it to the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+class Disk:
+    """The operations of which saving consists, each of which the system does or refuses as one.
+
+    Whatever a save does to the disk goes through here, so that a test can take the place of each.
+    """
+
+    def make_folder(self, path: Path) -> None:
+        """Make one folder."""
+        path.mkdir()
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file, which a crash of the machine may still undo."""
+        with path.open("wb") as file:
+            file.write(content)
+
+    def sync(self, path: Path) -> None:
+        """Flush a file, or the names in a folder, to the disk."""
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def move(self, path: Path, target: Path) -> None:
+        """Give a file or folder another name; a file of that name is replaced."""
+        path.replace(target)
+
+    def delete(self, path: Path) -> None:
+        """Delete a file."""
+        path.unlink()
+
+    def delete_folder(self, path: Path) -> None:
+        """Delete an empty folder."""
+        path.rmdir()
+
+    def free(self, path: Path) -> int:
+        """Bytes that the file system of a folder has left."""
+        return shutil.disk_usage(path).free
 
 
-def sync(path: Path) -> None:
-    """Flush a file that others have written, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+DISK = Disk()
+
+
+def write_durably(path: Path, content: bytes, disk: Disk = DISK) -> None:
+    """Write ``content`` and flush it to the disk; its name becomes durable with its folder."""
+    disk.write(path, content)
+    disk.sync(path)
+
+
+def replace_durably(path: Path, content: bytes, disk: Disk = DISK) -> None:
+    """Put ``content`` in the place of ``path`` in one move that lasts."""
+    part = _part_of(path)
+    write_durably(part, content, disk)
+    disk.move(part, path)
+    disk.sync(path.parent)
+
+
+def make_folders(path: Path, disk: Disk = DISK) -> None:
+    """Make a folder and those above it that are missing; their names last."""
+    for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+        with suppress(FileExistsError):  # another process made it
+            disk.make_folder(folder)
+        disk.sync(folder.parent)
+
+
+def remove_folder(path: Path, disk: Disk = DISK) -> None:
+    """Delete a folder with all that is in it, if it is there."""
+    if not path.exists():
+        return
+    for inside in sorted(path.iterdir()):
+        if inside.is_dir() and not inside.is_symlink():
+            remove_folder(inside, disk)
+        else:
+            disk.delete(inside)
+    disk.delete_folder(path)
 
 
 def replace_file(path: Path, content: str) -> None:
     """Put ``content`` in the place of ``path`` in one move: a reader sees the old text or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = _part_of(path)
     part.write_text(content, encoding="utf-8")
     part.replace(path)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 class InUseError(Exception):

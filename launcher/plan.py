@@ -16,6 +16,7 @@ from launcher.configure.schema import RunConfig
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
+from launcher.training.best import BestRule
 from launcher.training.stop import StopRule
 
 
@@ -52,7 +53,9 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
 def _check_rest(run: RunConfig, parts: Parts, steps: int) -> None:
     """Build, load and read what a run would only get to later."""
     build_scheduler(run, build_optimizer(run, parts.model), steps)
-    StopRule.parse(run.trainer.stop_when, [] if parts.test is None else ["loss", *parts.metrics])
+    evaluated = [] if parts.test is None else ["loss", *parts.metrics]
+    StopRule.parse(run.trainer.stop_when, evaluated)
+    BestRule.parse(run.checkpoint.keep_best, evaluated)
     if run.checkpoint.load:
         load_weights(parts.model, run.checkpoint.load)
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.identity import NAME as IDENTITY
 from launcher.checkpoints.state import load_weights, weights_sha256
+from launcher.checkpoints.writer import Writer
 from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import (
     Parts,
@@ -39,12 +40,13 @@ from launcher.processes.group import idle, process_group, release_idle
 from launcher.processes.signals import Signals
 from launcher.seeds import stream_seed
 from launcher.training.agree import Agreement
+from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
 from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, compute_exactly
 from launcher.training.evaluate import Evaluator
 from launcher.training.finite import FiniteSteps
-from launcher.training.keep import Keeper, facts_of, training_state
+from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training
 from launcher.training.normalise import convert_batchnorm
 from launcher.training.progress import Progress, next_step_in_words
@@ -123,7 +125,7 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
         return "finished"
     training.observer.began({CONFIG: to_yaml(run), IDENTITY: to_json(training.keeper.about["identity"])})
-    with training.observer.progress(), context.signals.noted():
+    with training.observer.progress(), context.signals.noted(), training.keeper.writing():
         ending = training.run()
     if ending.wish:
         training.agreement.meet()  # a launcher ends the other ranks when the first one leaves
@@ -158,7 +160,6 @@ def assemble(
     report = sampler.report()
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
     stepper = _stepper(run, context, plan, parts, steps)
-    training_state(stepper)  # refuses at once what no checkpoint could keep
     about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
     progress = resumed.restore(parts.model, stepper, sampler, about) if resumed else Progress()
     stepper.finite.where = partial(next_step_in_words, progress, sampler)
@@ -173,8 +174,10 @@ def assemble(
         sampler=sampler,
         observer=observer,
         about=about,
-        writes=context.rank.rank == 0,
+        writer=None if context.rank.rank else Writer(run.checkpoint.background),
+        on_error=run.checkpoint.on_error,
     )
+    keeper.check()
     rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
     agreement = Agreement(lambda: context.signals.wish, _device_of_the_group(context.device))
@@ -226,6 +229,7 @@ def _limits(run: RunConfig, parts: Parts) -> Limits:
         log_every=run.trainer.log_every,
         keep_every=run.checkpoint.every_steps,
         stop=StopRule.parse(run.trainer.stop_when, evaluated),
+        best=BestRule.parse(run.checkpoint.keep_best, evaluated),
     )
 
 
@@ -355,5 +359,11 @@ def _observer(
     if context.rank.rank != 0:
         return Observer()
     now = progress or Progress()
-    status = Status(**asdict(now.done), world_size=world_size, restarts=context.rank.attempt, metrics=dict(now.metrics))
+    status = Status(
+        **asdict(now.done),
+        world_size=world_size,
+        restarts=context.rank.attempt,
+        metrics=dict(now.metrics),
+        checkpoint_step=now.done.step or None,
+    )
     return RunObserver(context.run_dir, status, last_step, run.trainer.epochs, evaluates=bool(run.data.test))

@@ -36,6 +36,7 @@ class Facts:
         scheduler: its ``_target_`` node, with its length.
         identity: what the bits depend on.
         settings: of the run.
+        best: the best evaluation so far: metric, value and step; None where nobody asks.
     """
 
     step: int
@@ -49,6 +50,7 @@ class Facts:
     scheduler: Mapping[str, Any]
     identity: Mapping[str, Any]
     settings: Mapping[str, Any]
+    best: Mapping[str, Any] | None = None
 
     def to_bytes(self) -> bytes:
         """JSON; numbers that are not finite become texts."""
@@ -102,9 +104,9 @@ def _read(place: str, folder: Path, name: str) -> bytes:
         raise SettingsError(f"{place}: {error}") from error
 
 
-def files_of(facts: Facts, weights: bytes, training: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a generation."""
-    return {WEIGHTS: weights, TRAINING: to_bytes("training", training), FACTS: facts.to_bytes()}
+def files_of(facts: Facts, weights: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a generation, of snapshots."""
+    return {WEIGHTS: to_bytes(weights), TRAINING: to_bytes(training), FACTS: facts.to_bytes()}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,38 +18,55 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 MAPPINGS = (dict, OrderedDict, Counter)
 
 
-def to_bytes(place: str, value: Any) -> bytes:
-    """``value`` as torch saves it, with its tensors on the CPU.
+def to_bytes(value: Any) -> bytes:
+    """``value``, which is plain, as torch saves it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+class Copies:
+    """Copies of tensors in the memory of the CPU, which stay as they are when the tensors change.
+
+    Tensors that are one, as tied weights are, share a copy.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[Tensor, Tensor]] = {}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The copy of a tensor."""
+        value = tensor.detach()
+        if value.layout != torch.strided:
+            return value.to("cpu", copy=True)
+        place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        if place not in self._made or not value.numel():
+            self._made[place] = value, value.to("cpu", copy=True)  # held, so that no other can come to lie there
+        return self._made[place][1]
+
+
+def snapshot(place: str, value: Any, copy: Callable[[Tensor], Tensor]) -> Any:
+    """``value`` as it is now: tensors copied, numpy's numbers as Python's.
 
     Args:
         place: what it is the state of, for the message.
         value: tensors, numbers, texts, and lists, tuples and mappings of those.
-
-    Raises:
-        SettingsError: for anything else in it.
-    """
-    buffer = io.BytesIO()
-    torch.save(plain(place, value), buffer)
-    return buffer.getvalue()
-
-
-def plain(place: str, value: Any) -> Any:
-    """``value`` with tensors on the CPU and numpy's numbers as Python's.
+        copy: gives the copy of a tensor, such as ``Copies().of``.
 
     Raises:
         SettingsError: where something in it is neither a tensor nor plain.
     """
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        return copy(value)
     if isinstance(value, np.generic):
         return value.item()
     if type(value) in PLAIN:
         return value
     if isinstance(value, Mapping):
         kind: Any = type(value) if type(value) in MAPPINGS else dict
-        return kind({key: plain(f"{place}[{key!r}]", item) for key, item in value.items()})
+        return kind({key: snapshot(f"{place}[{key!r}]", item, copy) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return type(value)([plain(f"{place}[{number}]", item) for number, item in enumerate(value)])
+        return type(value)([snapshot(f"{place}[{number}]", item, copy) for number, item in enumerate(value)])
     raise SettingsError(
         f"{place}: a checkpoint cannot keep {type(value).__module__}.{type(value).__qualname__}: reading it back would "
         "run code; let state_dict() give tensors, numbers, texts, lists and mappings"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.checkpoints import store
-from launcher.checkpoints.plain import read_state, to_bytes
+from launcher.checkpoints.plain import Copies, read_state, snapshot, to_bytes
 from launcher.processes.errors import SettingsError
 
 WEIGHTS = "model.pt"
@@ -31,7 +31,16 @@ def weights_sha256(model: nn.Module) -> str:
 
 def weights_to_bytes(model: nn.Module) -> bytes:
     """The state dict of ``model``, on the CPU, as torch saves it."""
-    return to_bytes("model", dict(model.state_dict()))
+    return to_bytes(snapshot_of(model, Copies().of))
+
+
+def snapshot_of(model: nn.Module, copy: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The state dict of ``model`` as it is now.
+
+    Raises:
+        SettingsError: where it holds something that a checkpoint cannot keep.
+    """
+    return snapshot("model", dict(model.state_dict()), copy)  # type: ignore[no-any-return]
 
 
 def load_weights(model: nn.Module, path: str) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from launcher.files import sync, write_durably
+from launcher.files import DISK, Disk, make_folders, remove_folder, write_durably
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 GENERATION = "step_"
 PART = ".part_"
+ASIDE = ".aside_"
 VERSION = 1
+MARGIN = 1.05
+LEAST_ROOM = 1 << 20
+"""Bytes that are left for folders and names, beside 5 % of what is written."""
 
 
 class DamagedError(Exception):
@@ -27,39 +32,92 @@ class NewerError(Exception):
     """A generation was written by a newer version of this package."""
 
 
-def save(root: Path, step: int, files: Mapping[str, bytes]) -> Path:
+def save(root: Path, step: int, files: Mapping[str, bytes], disk: Disk = DISK) -> Path:
     """Write the generation of ``step`` under ``root``; its folder appears once all of it is on the disk.
 
     Returns:
         The folder ``step_00000120`` of the generation.
+
+    Raises:
+        OSError: where it cannot be written, as on a full disk; what was kept before stays, half of this one does not.
     """
-    root.mkdir(parents=True, exist_ok=True)
-    part, final = root / f"{PART}{step:08d}_{os.getpid()}", _folder(root, step)
-    shutil.rmtree(part, ignore_errors=True)  # of a process that died, in a container with the same number
-    part.mkdir()
+    make_folders(root, disk)
+    part, final = root / f"{PART}{step:08d}_{os.getpid()}", folder_of(root, step)
+    remove_folder(part, disk)  # of a process that died, in a container with the same number
+    check_room(root, sum(map(len, files.values())), disk)
     try:
-        _write(part, step, files)
+        disk.make_folder(part)
+        _write(part, step, files, disk)
+        _put_in_place(part, final, disk)
     except OSError:
-        shutil.rmtree(part, ignore_errors=True)  # a full disk needs the room
+        with suppress(OSError):  # a full disk needs the room
+            remove_folder(part, disk)
         raise
-    if final.exists():
-        shutil.rmtree(final)
-    part.rename(final)
-    sync(root)
     return final
 
 
-def _folder(root: Path, step: int) -> Path:
+def folder_of(root: Path, step: int) -> Path:
+    """The folder of the generation of ``step``."""
     return root / f"{GENERATION}{step:08d}"
 
 
-def _write(part: Path, step: int, files: Mapping[str, bytes]) -> None:
+def check_writable(root: Path, size: int, disk: Disk = DISK) -> None:
+    """Refuse a folder in which no generation of ``size`` bytes could be written.
+
+    Raises:
+        OSError: with the reason.
+    """
+    make_folders(root, disk)
+    part = root / f"{PART}{os.getpid()}"
+    disk.make_folder(part)
+    disk.delete_folder(part)
+    check_room(root, size, disk)
+
+
+def check_room(root: Path, size: int, disk: Disk = DISK) -> None:
+    """Refuse to begin to write ``size`` bytes where they do not fit.
+
+    Raises:
+        OSError: with both numbers.
+    """
+    needed, free = int(size * MARGIN) + LEAST_ROOM, disk.free(root)
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"no space: {megabytes(needed)} are needed, {megabytes(free)} are free", str(root))
+
+
+def megabytes(size: int) -> str:
+    """``size`` bytes in words.
+
+    >>> megabytes(90_070_000)
+    '90.1 MB'
+    """
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _write(part: Path, step: int, files: Mapping[str, bytes], disk: Disk) -> None:
     for name, content in files.items():
-        write_durably(part / name, content)
+        write_durably(part / name, content, disk)
     entries = {name: {"size": len(c), "sha256": sha256(c).hexdigest()} for name, c in files.items()}
     manifest = {"version": VERSION, "step": step, "files": entries}
-    write_durably(part / MANIFEST, json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1).encode())
-    sync(part)
+    text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1)
+    write_durably(part / MANIFEST, text.encode(), disk)
+    disk.sync(part)
+
+
+def _put_in_place(part: Path, final: Path, disk: Disk) -> None:
+    """Give a whole generation its name; one of the same step stands aside until that is done, for ``sweep`` to find."""
+    aside = final.with_name(f"{ASIDE}{final.name}")
+    if final.exists():
+        remove_folder(aside, disk)
+        disk.move(final, aside)
+    try:
+        disk.move(part, final)
+    except OSError:
+        if aside.exists():
+            disk.move(aside, final)
+        raise
+    disk.sync(final.parent)
+    remove_folder(aside, disk)
 
 
 def generations(root: Path) -> list[Path]:
@@ -75,31 +133,40 @@ def candidates(path: Path) -> list[Path]:
     return inside or ([path] if path.name.startswith(GENERATION) else [])
 
 
-def prune(root: Path, step: int, keep: int) -> None:
+def prune(root: Path, step: int, keep: int, best: int | None = None, disk: Disk = DISK) -> None:
     """Remove what the whole generation of ``step`` makes superfluous.
 
-    Of it and the ones before it the newest ``keep`` stay. Those of later steps go: the run went back behind them, as
-    they were damaged or it began anew.
+    Of it and the ones before it the newest ``keep`` stay, and that of the step ``best``. Those of later steps go: the
+    run went back behind them, as they were damaged or it began anew.
     """
-    newest = _folder(root, step).name
+    newest = folder_of(root, step).name
     before = [folder for folder in generations(root) if folder.name <= newest]
     later = [folder for folder in generations(root) if folder.name > newest]
-    for folder in (*later, *before[keep:]):
-        remove(folder)
+    spared = None if best is None else folder_of(root, best)
+    superfluous = [folder for folder in (*later, *before[keep:]) if folder != spared]
+    parts = [folder.with_name(f"{PART}{folder.name}") for folder in superfluous]
+    for folder, part in zip(superfluous, parts, strict=True):
+        remove_folder(part, disk)
+        disk.move(folder, part)  # it is gone as a whole, or nothing of it is
+    if parts:
+        disk.sync(root)
+    for part in parts:
+        remove_folder(part, disk)
 
 
-def sweep(root: Path) -> None:
-    """Remove what writers that died have left half written; for who knows that no writer lives."""
-    for part in root.glob(f"{PART}*"):
-        shutil.rmtree(part, ignore_errors=True)
+def sweep(root: Path, disk: Disk = DISK) -> None:
+    """Tidy up after writers that died, for who knows that no writer lives.
 
-
-def remove(folder: Path) -> None:
-    """Remove a generation; it is gone as a whole, or nothing of it is."""
-    part = folder.with_name(f"{PART}{folder.name}")
-    shutil.rmtree(part, ignore_errors=True)
-    folder.rename(part)
-    shutil.rmtree(part, ignore_errors=True)
+    What they have left half written goes; a generation that stood aside for one that never came gets its name back.
+    """
+    with suppress(OSError):  # who may not delete may still read
+        for aside in sorted(root.glob(f"{ASIDE}*")):
+            final = root / aside.name.removeprefix(ASIDE)
+            if not final.exists():
+                disk.move(aside, final)
+                disk.sync(root)
+        for part in sorted((*root.glob(f"{PART}*"), *root.glob(f"{ASIDE}*"))):
+            remove_folder(part, disk)
 
 
 def read(folder: Path, name: str) -> bytes:

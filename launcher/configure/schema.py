@@ -25,6 +25,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 BACKENDS = ("auto", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
 RESUME_WORDS = ("auto", "never")
+ON_ERROR = ("stop", "warn")
 
 SHARD_ROWS = 32
 """Rows of a shard where nothing is said: from here on, smaller micro-batches cost time."""
@@ -169,6 +170,10 @@ class CheckpointConfig:
     Attributes:
         every_steps: steps between checkpoints; null: one at the end.
         keep: how many of them stay; older ones are removed when a new one is whole.
+        keep_best: the metric by whose best evaluation one more stays: accuracy where the highest is best, -loss where
+            the lowest is. null: none.
+        background: whether they are written while training goes on, one at a time; false: training waits.
+        on_error: stop or warn, where one cannot be written, as on a full disk. At the end of a run it is an error.
         resume: auto (continue in the run folder, after a restart or where hydra.run.dir names one that was used),
             never, or a run folder, its checkpoints/ or one of those, to continue from in a run folder of its own.
         load: weights to start from: a run folder, a folder of checkpoints/, or a file of weights.
@@ -176,6 +181,9 @@ class CheckpointConfig:
 
     every_steps: int | None = None
     keep: int = 2
+    keep_best: str | None = None
+    background: bool = True
+    on_error: str = "stop"
     resume: str = "auto"
     load: str | None = None
 
@@ -183,6 +191,7 @@ class CheckpointConfig:
         """Check every setting by itself."""
         _at_least("checkpoint.every_steps", self.every_steps, 1)
         _at_least("checkpoint.keep", self.keep, 1)
+        one_of("checkpoint.on_error", self.on_error, ON_ERROR)
         if not self.resume:
             raise SettingsError("checkpoint.resume is empty; set auto, never or a path")
         if self.load and self.resume not in RESUME_WORDS:

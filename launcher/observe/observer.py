@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from launcher.files import replace_file, sync
+from launcher.files import DISK, replace_file
 from launcher.observe.logs import CONSOLE
 from launcher.observe.status import Status, to_json, write_status
 from launcher.observe.tensorboard import TensorBoard
@@ -63,6 +63,9 @@ class Observer:
 
     def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
         """The results of an evaluation."""
+
+    def kept(self, step: int, error: str | None) -> None:
+        """The checkpoint of ``step`` was kept, or not: ``error`` tells why."""
 
     def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end of the run."""
@@ -123,10 +126,11 @@ class RunObserver(Observer):
         write_status(self._run_dir, self._status)
 
     def flush(self) -> None:
-        """What was told is on the disk."""
+        """What was told is on the disk; another thread may ask for it."""
         self._tensorboard.flush()
         if (self._run_dir / METRICS).exists():
-            sync(self._run_dir / METRICS)
+            DISK.sync(self._run_dir / METRICS)
+            DISK.sync(self._run_dir)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -162,6 +166,12 @@ class RunObserver(Observer):
         self._record(done, values)
         log.info("%s", self._line(done))
         self._since = (time.perf_counter(), done.rows)
+
+    def kept(self, step: int, error: str | None) -> None:
+        """A checkpoint was kept, or not, as status.json tells from now on."""
+        newest = self._status.checkpoint_step if error else step
+        self._status = replace(self._status, checkpoint_step=newest, checkpoint_error=error)
+        self._move(self._done)
 
     def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end: status.json tells how, TensorBoard gets settings and results side by side."""

@@ -25,6 +25,8 @@ class Status:
         world_size: ranks that work.
         restarts: how often an elastic agent restarted the run.
         metrics: the last value of each.
+        checkpoint_step: after which the last checkpoint was taken that was kept; null: none was.
+        checkpoint_error: why the last one was not kept; null: it was.
         weights_sha256: digest of the weights at the end.
         error: for a failure, its rank, type and message.
     """
@@ -36,6 +38,8 @@ class Status:
     world_size: int = 1
     restarts: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    checkpoint_step: int | None = None
+    checkpoint_error: str | None = None
     weights_sha256: str | None = None
     error: dict[str, Any] | None = None
 

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from launcher.checkpoints import store
 from launcher.checkpoints.generation import Facts, files_of
 from launcher.checkpoints.identity import identity_of
-from launcher.checkpoints.plain import plain
-from launcher.checkpoints.state import weights_to_bytes
+from launcher.checkpoints.plain import Copies, snapshot
+from launcher.checkpoints.state import snapshot_of
+from launcher.checkpoints.writer import Writer
 from launcher.configure.parts import scheduler_node
 from launcher.configure.schema import RunConfig
 from launcher.observe.observer import Observer
+from launcher.processes.errors import SettingsError
 from launcher.training.compute import Compute
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper
 from samplers import FixedGlobalBatchSampler
 
+log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 10.0
+"""Seconds that a run which fails waits for the checkpoint that is being written."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a checkpoint.
+
+    Attributes:
+        step: after which it was taken.
+        seconds: that writing it took.
+        error: why it was not kept; None: it was.
+    """
+
+    step: int
+    seconds: float
+    error: str | None = None
+
 
 @dataclass(frozen=True)
 class Keeper:
     """Keeps checkpoints of a run.
+
+    A checkpoint is a snapshot in memory, which is written while training goes on. One is written at a time: who asks
+    for the next meanwhile waits.
 
     Attributes:
         run_dir: the run folder.
@@ -35,7 +64,8 @@ class Keeper:
         sampler: knows the position.
         observer: knows the metrics.
         about: the facts of the run that do not change while it goes.
-        writes: whether this rank writes.
+        writer: of the checkpoints; None on ranks that write none.
+        on_error: stop or warn, where one cannot be written; at the end of a run it is an error either way.
     """
 
     run_dir: Path
@@ -45,19 +75,125 @@ class Keeper:
     sampler: FixedGlobalBatchSampler
     observer: Observer
     about: Mapping[str, Any]
-    writes: bool
+    writer: Writer[Outcome] | None
+    on_error: str = "stop"
+
+    @property
+    def root(self) -> Path:
+        """The folder of the generations."""
+        return self.run_dir / store.FOLDER
+
+    def check(self) -> None:
+        """Refuse to begin where nothing could be kept.
+
+        Raises:
+            SettingsError: where a state holds an object, the folder cannot be written, or the disk is too full.
+        """
+        sizes: list[int] = []
+
+        def measure(tensor: Tensor) -> Tensor:
+            sizes.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        snapshot_of(self.model, measure), training_state(self.stepper, measure)
+        if self.writer is None:
+            return
+        try:
+            store.check_writable(self.root, sum(sizes))
+        except OSError as error:
+            raise SettingsError(
+                f"hydra.run.dir={self.run_dir}: no checkpoint can be written to {self.root}: {_reason(error)}"
+            ) from error
 
     def keep(self, now: Progress) -> None:
-        """Keep the run as it stands after a step; a collective."""
+        """Keep the run as it stands after a step; a collective.
+
+        Raises:
+            SettingsError: where the one before could not be written and ``on_error`` is stop.
+        """
         self.stepper.reduction.combine_buffers()
         losses = now.window.of_all_ranks()
-        if not self.writes:
+        if self.writer is None:
             return
-        self.observer.flush()
-        training = {**training_state(self.stepper), "window": {"losses": losses, "rows": now.window.rows}}
-        root = self.run_dir / store.FOLDER
-        store.save(root, now.done.step, files_of(self._facts(now), weights_to_bytes(self.model), training))
-        store.prune(root, now.done.step, self.generations)
+        self.settle()
+        copy = Copies().of
+        training = {**training_state(self.stepper, copy), "window": {"losses": losses, "rows": now.window.rows}}
+        self.writer.start(partial(self._write, self._facts(now), snapshot_of(self.model, copy), training))
+
+    def look(self) -> None:
+        """Tell what became of the last checkpoint, if that is known by now.
+
+        Raises:
+            SettingsError: as ``keep``.
+        """
+        if self.writer is not None and not self.writer.is_busy:
+            self.settle()
+
+    def settle(self, last: bool = False, patience_s: float | None = None) -> None:
+        """Wait for the checkpoint that is being written, and tell what became of it.
+
+        Args:
+            last: whether the run ends with it, so that nothing makes up for it.
+            patience_s: seconds to wait at most; None: as long as it takes.
+
+        Raises:
+            SettingsError: where it could not be written, and ``on_error`` is stop or it is the last.
+        """
+        outcome = self.writer.result(patience_s) if self.writer else None
+        if outcome is None:
+            return
+        self.observer.kept(outcome.step, outcome.error)
+        if outcome.error is None:
+            return
+        whole = [folder.name for folder in store.generations(self.root)[:1]]
+        lost = (
+            f"{store.folder_of(self.root, outcome.step)} was not kept: {outcome.error}; "
+            f"{f'the newest that was is {whole[0]}' if whole else 'none was kept before'}"
+        )
+        if last or self.on_error == "stop":
+            raise SettingsError(f"{lost}; make room, and give the same hydra.run.dir again to go on")
+        log.warning("%s; training goes on, as checkpoint.on_error=warn says", lost)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Checkpoints are kept inside this block; when it is left, the last one is on the disk.
+
+        A run that fails inside waits some seconds for the one that is being written.
+
+        Raises:
+            SettingsError: where the last one could not be written.
+        """
+        try:
+            yield
+        except BaseException:
+            self._settle_in_haste()
+            raise
+        self.settle(last=True)
+
+    def _settle_in_haste(self) -> None:
+        try:
+            self.settle(patience_s=LAST_WORDS_S)
+        except Exception as error:  # noqa: BLE001 - the run ends by another one
+            log.warning("%s", error)
+
+    def _write(self, facts: Facts, weights: Mapping[str, Any], training: Mapping[str, Any]) -> Outcome:
+        """What the writer does."""
+        began = time.perf_counter()
+        try:
+            self.observer.flush()
+            store.save(self.root, facts.step, files_of(facts, weights, training))
+            error = None
+        except OSError as problem:
+            error = _reason(problem)
+        else:
+            self._prune(facts)
+        return Outcome(facts.step, time.perf_counter() - began, error)
+
+    def _prune(self, facts: Facts) -> None:
+        try:
+            store.prune(self.root, facts.step, self.generations, facts.best["step"] if facts.best else None)
+        except OSError as error:
+            log.warning("old checkpoints cannot be removed: %s", _reason(error))
 
     def _facts(self, now: Progress) -> Facts:
         return Facts(
@@ -66,7 +202,8 @@ class Keeper:
             rows=now.done.rows,
             sampler=self.sampler.state_dict(now.epoch_rows),
             results=now.results,
-            metrics=self.observer.metrics,
+            metrics=dict(self.observer.metrics),
+            best=asdict(now.best) if now.best else None,
             **self.about,
         )
 
@@ -90,8 +227,8 @@ def facts_of(run: RunConfig, compute: Compute, threads: int, ranks: int, steps: 
     }
 
 
-def training_state(stepper: Stepper) -> dict[str, Any]:
-    """The state of optimizer, scheduler, loss scaling and the count of steps left out.
+def training_state(stepper: Stepper, copy: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The state of optimizer, scheduler, loss scaling and the count of steps left out, as it is now.
 
     Raises:
         SettingsError: where one of them holds something that a checkpoint cannot keep.
@@ -102,4 +239,10 @@ def training_state(stepper: Stepper) -> dict[str, Any]:
         "scaler": stepper.compute.scaler,
         "finite": stepper.finite,
     }
-    return {name: plain(name, part.state_dict()) for name, part in parts.items() if part is not None}
+    return {name: snapshot(name, part.state_dict(), copy) for name, part in parts.items() if part is not None}
+
+
+def _reason(error: OSError) -> str:
+    """Why the system refused, and where."""
+    where = f": {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{where}"

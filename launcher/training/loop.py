@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from launcher.observe.observer import Done, Observer
 from launcher.processes.signals import Wish
 from launcher.training.agree import Agreement, Decision
+from launcher.training.best import BestRule
 from launcher.training.keep import Keeper
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper, by_step
@@ -29,6 +30,7 @@ class Limits:
         log_every: steps between lines of metrics.
         keep_every: steps between checkpoints; None: at the end only.
         stop: the rule that ends the run early.
+        best: the rule by which an evaluation is the best so far, which is kept.
     """
 
     epochs: int
@@ -37,6 +39,7 @@ class Limits:
     log_every: int
     keep_every: int | None
     stop: StopRule
+    best: BestRule
 
 
 def tell_epoch(dataset: Any, epoch: int) -> None:
@@ -132,14 +135,21 @@ class Training:
 
         Who is asked to stop has no time for an evaluation; the run makes up for it when it is continued.
         """
+        self.keeper.look()
         step = self.progress.done.step
         if self._evaluates_here or step % self.limits.log_every == 0:
             self._tell(rate)
         if self._owes_evaluation and not asked.stop:
             self._evaluate()
         by_steps = self.limits.keep_every is not None and step % self.limits.keep_every == 0
-        if self.is_over or asked.stop or asked.keep or by_steps:
+        if self.is_over or asked.stop or asked.keep or by_steps or self._is_best:
             self.keeper.keep(self.progress)
+
+    @property
+    def _is_best(self) -> bool:
+        """Whether the evaluation after the last step was the best so far."""
+        best = self.progress.best
+        return best is not None and best.step == self.progress.done.step
 
     def _make_up(self) -> None:
         """What is due where a run is continued that stopped before that, or did not know it stood at its end."""
@@ -170,5 +180,7 @@ class Training:
 
     def _evaluate(self) -> None:
         if self.evaluate is not None:
-            self.progress.results = self.evaluate()
-            self.observer.evaluated(self.progress.done, self.progress.results)
+            now = self.progress
+            now.results = self.evaluate()
+            now.best = self.limits.best.better(now.best, now.results, now.done.step)
+            self.observer.evaluated(now.done, now.results)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.observe.observer import Done
+from launcher.training.best import Best
 from launcher.training.step import Stepped
 from samplers import FixedGlobalBatchSampler
 
@@ -75,6 +76,7 @@ class Progress:
         window: the loss since the last line of metrics.
         results: those of the evaluation after the last step; None where there was none.
         metrics: the last value of each, as it was when the run was kept.
+        best: the best evaluation so far; None where nobody asks.
     """
 
     done: Done = field(default_factory=Done)
@@ -83,6 +85,7 @@ class Progress:
     window: Window = field(default_factory=Window)
     results: Mapping[str, float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    best: Best | None = None
 
     def add(self, step: Stepped, steps_left: int) -> None:
         """Note a step, and the steps left in its epoch."""

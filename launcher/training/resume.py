@@ -26,6 +26,7 @@ from launcher.observe.status import read_status
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError, first_line
 from launcher.processes.group import settled_by_rank_zero
+from launcher.training.best import Best
 from launcher.training.progress import Progress, Window
 from launcher.training.step import Stepper
 from samplers import FixedGlobalBatchSampler
@@ -83,7 +84,8 @@ class Resumed:
         if self.says and (changes := identity.changes(facts.identity, about["identity"])):
             log.info("note: resumed under another identity: %s: the same rows, but not the same bits", changes)
         done = Done(facts.step, facts.epoch, facts.rows)
-        return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics)
+        best = Best(**facts.best) if facts.best else None
+        return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics, best)
 
 
 def find(run: RunConfig, rank: Rank, store: dist.Store, run_dir: Path) -> Resumed | None:

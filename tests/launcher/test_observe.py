@@ -32,6 +32,8 @@ def test_the_status_of_a_finished_run(done):
         "world_size",
         "restarts",
         "metrics",
+        "checkpoint_step",
+        "checkpoint_error",
         "weights_sha256",
         "error",
     ]
