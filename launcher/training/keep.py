@@ -158,14 +158,15 @@ class Keeper:
     def writing(self) -> Iterator[None]:
         """Checkpoints are kept inside this block; when it is left, the last one is on the disk.
 
-        A run that fails inside waits some seconds for the one that is being written.
+        A run that fails inside waits some seconds for the one that is being written; one that is told to end at once
+        does not.
 
         Raises:
             SettingsError: where the last one could not be written.
         """
         try:
             yield
-        except BaseException:
+        except Exception:
             self._settle_in_haste()
             raise
         self.settle(last=True)
