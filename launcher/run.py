@@ -40,20 +40,20 @@ from launcher.processes.group import idle, process_group, release_idle
 from launcher.processes.signals import Signals
 from launcher.seeds import stream_seed
 from launcher.training.agree import Agreement
+from launcher.training.batchnorm import convert_batchnorm
 from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
 from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, compute_exactly
 from launcher.training.evaluate import Evaluator
+from launcher.training.exact_step import InTreeOrder
 from launcher.training.finite import FiniteSteps
 from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training
-from launcher.training.normalise import convert_batchnorm
 from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Averaged, Reduction
 from launcher.training.resume import Resumed, find
 from launcher.training.shard_batchnorm import Shards
-from launcher.training.shards import InTreeOrder
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
 from launcher.training.wrap import wrap

@@ -1,58 +1,81 @@
-"""Running statistics, which each rank keeps by itself, combined when someone reads them."""
+"""What BatchNorm's statistics are taken over: the setting ``batchnorm``.
+
+``local`` is torch's own: the micro-batch of one rank. ``shard``: each shard of the micro-batch by itself, so that the
+number of ranks does not matter. ``sync``: the micro-batches of all ranks together. The layers of a finished model are
+converted in place, by their class alone: parameters, buffers, hooks, names and whoever holds a layer stay.
+"""
 
 from __future__ import annotations
 
-import logging
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
 
-log = logging.getLogger(__name__)
+from launcher.processes.errors import SettingsError, one_of
+from launcher.training.converted import AnyBatchNorm, ConvertedBatchNorm, converted_class
+from launcher.training.shard_batchnorm import ShardBatchNorm, Shards
+from launcher.training.sync_batchnorm import CudaSyncBatchNorm, SyncBatchNorm
+
+CHOICES = ("local", "shard", "sync")
+OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def combine_buffers(model: nn.Module, weight: float) -> None:
-    """Give every rank the same buffers; a collective over the default group, nothing without one.
+def convert_batchnorm(model: nn.Module, how: str, device: torch.device, shards: Shards) -> int:
+    """Convert the BatchNorm layers of ``model`` in place.
 
-    Running means and variances become their average weighted by ``weight``, the part of the global batch that this
-    rank takes (the weights of all ranks sum to one). Averaging is linear, as the running averages are, so how often
-    they are combined does not change what comes out. All other buffers are taken from rank 0; where another rank's
-    differ, that is said.
+    Names and values of the state dict stay, so do the answers in evaluation mode. Other layers are left alone.
+
+    Args:
+        model: finished, not yet compiled or wrapped.
+        how: ``batchnorm``: ``local``, ``shard`` or ``sync``.
+        device: of this rank. On CUDA, ``sync`` is torch's SyncBatchNorm; elsewhere, where torch has none, our own.
+        shards: what the layers read with ``shard``; each holds on to it.
+
+    Returns:
+        The number of layers that the setting is about, 0 with ``local``.
+
+    Raises:
+        SettingsError: for a layer that cannot be converted; then none is.
     """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return
-    running = running_statistics(model)
-    if running:
-        _average(running, weight)
-    averaged = {id(buffer) for buffer in running}
-    others = {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in averaged}
-    if others:
-        _take_from_rank_zero(others)
+    one_of("batchnorm", how, CHOICES)
+    if how == "local":
+        return 0
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+    cuda_sync = how == "sync" and device.type == "cuda"
+    layers_and_classes = [
+        (name, layer, _converted(f"batchnorm={how}: layer {name or 'model'}", layer, _way(how, cuda_sync=cuda_sync)))
+        for name, layer in layers
+        if not (cuda_sync and isinstance(layer, nn.SyncBatchNorm))
+    ]
+    for name, layer, converted in layers_and_classes:
+        layer.__class__ = converted
+        if isinstance(layer, ShardBatchNorm):
+            layer.shards, layer.layer_name = shards, name or "model"
+    return len(layers)
 
 
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The running means and variances of all normalisation layers, in the order of the modules."""
-    layers = [m for m in model.modules() if isinstance(m, _NormBase)]
-    return [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
+def _way(how: str, *, cuda_sync: bool) -> type[Any]:
+    if how == "shard":
+        return ShardBatchNorm
+    return CudaSyncBatchNorm if cuda_sync else SyncBatchNorm
 
 
-def _average(running: list[Tensor], weight: float) -> None:
-    flat = torch.cat([buffer.double().flatten() for buffer in running]) * weight
-    dist.all_reduce(flat)
-    sizes = [buffer.numel() for buffer in running]
-    for buffer, mean in zip(running, torch.split(flat, sizes), strict=True):
-        buffer.copy_(mean.view_as(buffer))
-
-
-def _take_from_rank_zero(buffers: dict[str, Tensor]) -> None:
-    mine = {name: buffer.contiguous().reshape(-1).view(torch.uint8) for name, buffer in buffers.items()}
-    flat = torch.cat(list(mine.values()))
-    dist.broadcast(flat, 0)
-    pieces = torch.split(flat, [piece.numel() for piece in mine.values()])
-    for (name, buffer), piece in zip(buffers.items(), pieces, strict=True):
-        if not torch.equal(piece, mine[name]):
-            log.warning(
-                "buffer %s of rank 0 is kept, this rank's differs; ddp.broadcast_buffers=true keeps them equal", name
-            )
-            buffer.copy_(piece.clone().view(buffer.dtype).view_as(buffer))
+def _converted(what: str, layer: _BatchNorm, way: type[Any]) -> type[ConvertedBatchNorm]:
+    """The class that ``layer`` gets; ``what`` opens the message where there is none."""
+    kind = layer.made_of[1] if isinstance(layer, ConvertedBatchNorm) else type(layer)
+    if issubclass(kind, LazyModuleMixin):
+        raise SettingsError(
+            f"{what} is a {kind.__name__} that has not seen its first rows; give it num_features (torch.nn."
+            f"{kind.__name__.removeprefix('Lazy')}) or call the model once where it is made"
+        )
+    own = "forward" in vars(layer) or kind.forward is not _BatchNorm.forward
+    if own and kind is not nn.SyncBatchNorm:
+        of_torch = next((base.__name__ for base in kind.__mro__ if base in OF_TORCH), "BatchNorm2d")
+        raise SettingsError(
+            f"{what} is of class {kind.__name__}, whose forward is its own; use torch.nn.{of_torch} or batchnorm=local"
+        )
+    replaced = AnyBatchNorm if kind is nn.SyncBatchNorm else kind
+    return converted_class(way, replaced)  # type: ignore[arg-type]  # a class is hashable

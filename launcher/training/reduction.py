@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.seeds import seed_streams
-from launcher.training.batchnorm import combine_buffers
-from launcher.training.buffers import StepBuffers
+from launcher.training.buffers import StepBuffers, combine_buffers
 from launcher.training.shard_batchnorm import Shards
 from samplers import Share
 
@@ -31,18 +30,15 @@ class Reduction(Protocol):
         """Before anything of a step happens, the reading of its rows included."""
         ...
 
-    def micro_batch(self, share: Share) -> AbstractContextManager[None]:
-        """Around forward and backward of one micro-batch."""
+    def micro_batch(self, share: Share) -> AbstractContextManager[Callable[[Tensor], None]]:
+        """Around forward and backward of one micro-batch; gives what takes the sum of its losses."""
         ...
 
-    def finish(self, losses: list[Tensor]) -> Tensor:
+    def finish(self) -> Tensor:
         """After the last micro-batch: the gradients are there.
 
-        Args:
-            losses: the sum of each micro-batch of this rank.
-
         Returns:
-            This rank's part of the sum over all ranks.
+            This rank's part of the sum of losses over all ranks.
         """
         ...
 
@@ -72,21 +68,26 @@ class Averaged:
     weight: float = 1.0
     shards: Shards = field(default_factory=Shards)
     buffers: StepBuffers | None = None
+    _step: int = 0
+    _losses: list[Tensor] = field(default_factory=list)
 
     def begin(self, step: int) -> None:
         """Random streams of their own for each step and rank, so that a run can be continued at any step."""
+        self._step = step
         seed_streams(self.seed, "step", step, "rank", self.rank)
 
     @contextmanager
-    def micro_batch(self, share: Share) -> Iterator[None]:
+    def micro_batch(self, share: Share) -> Iterator[Callable[[Tensor], None]]:
         """Gradients are reduced over the ranks in the backward of the last micro-batch alone."""
         self.shards.rows, self.shards.count = share.rows, max(1, len(share.shards))
         moves = nullcontext() if self.buffers is None else self.buffers.piece(share.rows, share.last_in_step)
         with self._synchronised(share.last_in_step), moves:
-            yield
+            yield self._losses.append
 
-    def finish(self, losses: list[Tensor]) -> Tensor:
+    def finish(self) -> Tensor:
         """The sum over this rank's micro-batches."""
+        losses, self._losses = self._losses, []
+        seed_streams(self.seed, "step", self._step, "optimizer")  # some draw, and must draw alike on all ranks
         return torch.stack(losses).sum()
 
     def combine_buffers(self) -> None:

@@ -73,13 +73,14 @@ class Stepper:
         """
         sums, global_rows, factor = [], 0, 1.0
         for batch, share in micro_batches:
-            with self.reduction.micro_batch(share):
+            with self.reduction.micro_batch(share) as note:
                 loss = self._loss(batch, share)
                 factor = self.reduction.divides_by / share.global_rows
                 self.compute.backward(loss * power_of_two(factor))
+                note(loss.detach())
             sums.append(loss.detach())
             global_rows = share.global_rows
-        loss = self.reduction.finish(sums)
+        loss = self.reduction.finish()
         scale_gradients(self.model, factor / power_of_two(factor))
         may_step = self.compute.scaler.is_enabled() or self.finite.allow(self.model, sums)
         taken = may_step and self.compute.step(self.optimizer, self.model, self.clip_norm)

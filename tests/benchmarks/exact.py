@@ -37,8 +37,8 @@ from launcher.models.resnet import resnet18
 from launcher.models.small_conv import SmallConvNet
 from launcher.testing import simulate
 from launcher.training.compute import Compute, compute_exactly
+from launcher.training.exact_step import InTreeOrder
 from launcher.training.reduction import Averaged
-from launcher.training.shards import InTreeOrder
 from launcher.training.step import MicroBatch, Stepper, by_step
 from launcher.training.task import Supervised
 from launcher.training.wrap import wrap

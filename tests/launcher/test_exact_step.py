@@ -14,12 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 from launcher.processes.errors import SettingsError
 from launcher.testing import simulate
-from launcher.training import exact, shards
+from launcher.training import exact, shard_gradients
 from launcher.training.compute import Compute
-from launcher.training.shards import InTreeOrder, buckets, memory_order, unpacked
+from launcher.training.exact_step import InTreeOrder
+from launcher.training.shard_gradients import buckets, dense_strides
 from launcher.training.step import Stepper
 from launcher.training.task import Supervised
-from samplers import BatchPlan, FixedGlobalBatchSampler, Sequential
+from samplers import BatchPlan, FixedGlobalBatchSampler, Sequential, Share
 
 CPU = torch.device("cpu")
 TASK = Supervised(nn.CrossEntropyLoss(reduction="none"))
@@ -156,7 +157,7 @@ def micro_batches(ranks, rank, dtype=torch.float64):
 
 def train(make, ranks, way=WAYS[0], dtype=torch.float64, precision="fp32"):
     """On a rank: the gradients of each step, the sums of losses, and the state at the end."""
-    rank, (shards.BUCKET, exact.WHOLE, clip_norm) = dist.get_rank(), way
+    rank, (shard_gradients.BUCKET, exact.WHOLE, clip_norm) = dist.get_rank(), way
     torch.manual_seed(rank)  # ranks begin with different weights
     model = make().double() if dtype == torch.float64 else make().to(dtype)
     ranges, steps = micro_batches(ranks, rank, dtype)
@@ -306,7 +307,7 @@ def test_gradients_of_16_bits_are_added_in_32(dtype):
         return train(Plain, ranks, (10, 0, None), dtype)[0][0]
 
     (one,) = simulate(1, first, 1)
-    gradients = [shard_gradients(shard, dtype) for shard in range(SHARDS)]
+    gradients = [gradients_of(shard, dtype) for shard in range(SHARDS)]
     for name, found in one.items():
         total = tree([each[name].float() for each in gradients]).to(dtype) * (16 / SIZE)
         assert found.dtype == dtype
@@ -318,7 +319,7 @@ def test_gradients_of_16_bits_are_added_in_32(dtype):
             assert_same_bits([found], [one])
 
 
-def shard_gradients(shard, dtype):
+def gradients_of(shard, dtype):
     """Of the summed loss of a shard of the first step, over 16: the power of two nearest to 22."""
     torch.manual_seed(0)
     model, (inputs, targets) = Plain().to(dtype), inputs_and_targets(dtype)
@@ -481,7 +482,7 @@ class ComplexBuffer(nn.Linear):
 
 REFUSED = [
     (Complex, "batch.exact=true: parameter phase is torch.complex64, and only real numbers are added in tree order"),
-    (ComplexBuffer, "model: buffer phase is complex, which cannot be averaged; keep two of reals"),
+    (ComplexBuffer, "batch.exact=true: buffer phase is complex"),
     (
         lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Sequential(nn.SyncBatchNorm(CLASSES))),
         "batch.exact=true: layer 1.0 is a SyncBatchNorm, whose statistics are those of all ranks' rows; use torch.nn.B",
@@ -558,7 +559,7 @@ def test_an_operation_that_torch_cannot_make_deterministic_is_a_matter_of_settin
     ],
 )
 def test_parameters_fill_buckets_in_their_order(monkeypatch, sizes, room, names):
-    monkeypatch.setattr(shards, "BUCKET", room)
+    monkeypatch.setattr(shard_gradients, "BUCKET", room)
     parameters = [(name, nn.Parameter(torch.zeros(size))) for name, size in zip("abcd", sizes, strict=False)]
     assert ["".join(name for name, _ in bucket.parameters) for bucket in buckets(parameters)] == names
 
@@ -573,20 +574,46 @@ def test_a_bucket_holds_one_kind_of_numbers():
     ]
 
 
-@pytest.mark.parametrize(
-    ("tensor", "order"),
-    [
-        (torch.zeros(()), ()),
-        (torch.zeros(2, 3), (0, 1)),
-        (torch.zeros(2, 3).t(), (1, 0)),
-        (torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), (0, 2, 3, 1)),
-        (torch.zeros(2, 3, 4, 5, 6).permute(4, 1, 3, 0, 2), (3, 1, 4, 2, 0)),
-        (torch.zeros(2, 1, 1), (0, 1, 2)),
-    ],
-)
-def test_what_is_packed_in_memory_order_comes_back_as_it_lay(tensor, order):
-    assert memory_order(tensor) == order
-    values = torch.arange(tensor.numel(), dtype=torch.float32)
-    found = unpacked(values, tensor)
-    assert (found.shape, found.stride()) == (tensor.shape, tensor.stride())
-    assert torch.equal(found.permute(order).reshape(-1), values)
+LAYOUTS = {
+    "scalar": torch.zeros(()),
+    "plain": torch.zeros(2, 3),
+    "transposed": torch.zeros(2, 3).t(),
+    "images": torch.empty(2, 3, 4, 5, memory_format=torch.channels_last),
+    "one channel": torch.empty(16, 1, 3, 3, memory_format=torch.channels_last),
+    "one pixel": torch.empty(4, 5, 1, 1, memory_format=torch.channels_last),
+    "turned": torch.zeros(2, 3, 4, 5, 6).permute(4, 1, 3, 0, 2),
+    "bias of ten": torch.zeros(10),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_strides_of_a_tensor_that_fills_its_memory(name):
+    assert dense_strides(LAYOUTS[name]) == LAYOUTS[name].stride()
+
+
+def test_a_tensor_with_gaps_or_overlaps_gets_strides_of_its_own():
+    assert dense_strides(torch.zeros(1, 3).expand(2, 3)) == (3, 1)
+    assert dense_strides(torch.zeros(4, 6)[:, ::2]) == (3, 1)
+
+
+def test_gradients_lie_as_their_parameters_and_alike_in_every_world():
+    def layouts():
+        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        plan = BatchPlan(4, world, 1, 1, 1)
+        model = nn.ParameterDict({name: nn.Parameter(value.clone()) for name, value in LAYOUTS.items()})
+        reduction = InTreeOrder(model, 0, [plan.shard_range(r) for r in range(world)], rank)
+        held = list(plan.shard_range(rank))
+        for shard in held:
+            share = Share(0, 1, 1, 4, shard == held[-1], range(shard, shard + 1))
+            with reduction.micro_batch(share) as note:
+                loss = sum((p * (shard + 1.0)).sum() for p in model.values())
+                loss.backward()
+                note(loss.detach())
+        reduction.finish()
+        grads = {name: p.grad for name, p in model.items()}
+        assert all((g == 10).all() and g.data_ptr() % 64 == 0 for g in grads.values())
+        return {name: (g.stride(), g.storage_offset()) for name, g in grads.items()}
+
+    alone = layouts()
+    assert {name: stride for name, (stride, _) in alone.items()} == {n: v.stride() for n, v in LAYOUTS.items()}
+    assert simulate(3, layouts) == [alone] * 3
