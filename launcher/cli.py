@@ -222,6 +222,8 @@ def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, signals
         log.warning("%s", note)
     own = users_own_threads(rank, os.environ)
     threads = threads_per_rank(rank, run.launch.threads_per_rank, own, usable_cores(), exact=run.batch.exact)
+    if run.batch.exact and run.launch.threads_per_rank is None and own not in (None, "1") and rank.rank == 0:
+        log.warning("OMP_NUM_THREADS=%s has no effect with batch.exact=true; set launch.threads_per_rank=%s", own, own)
     use_threads(threads)
     if instructions.chdir:
         os.chdir(run_dir)

@@ -71,7 +71,8 @@ def _devices(run: RunConfig, rank: Rank) -> str:
     )
     cuda = torch.cuda.device_count() if run.launch.device != "cpu" else 0
     kind = f"cuda, of which this node shows {cuda}" if cuda or run.launch.device == "cuda" else "cpu"
-    return f"{rank.world_size} on {kind}, {threads} thread{'s' if threads > 1 else ''} each"
+    why = " (batch.exact=true; more with launch.threads_per_rank)" if run.batch.exact and threads == 1 else ""
+    return f"{rank.world_size} on {kind}, {threads} thread{'s' if threads > 1 else ''} each{why}"
 
 
 def _rows(sizes: tuple[int, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -43,13 +43,19 @@ from launcher.training.agree import Agreement
 from launcher.training.batchnorm import convert_batchnorm
 from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
-from launcher.training.check import check_draws_nothing, check_test_rows, check_training_rows, same_everywhere
-from launcher.training.compute import Compute, compute_exactly
+from launcher.training.check import (
+    check_same_rows,
+    check_test_rows,
+    check_training_rows,
+    same_everywhere,
+    same_identity,
+)
+from launcher.training.compute import Compute, exactly
 from launcher.training.evaluate import Evaluator
 from launcher.training.exact_step import InTreeOrder
 from launcher.training.finite import FiniteSteps
 from launcher.training.keep import Keeper, facts_of
-from launcher.training.loop import Limits, Training
+from launcher.training.loop import Limits, Training, tell_epoch
 from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Averaged, Reduction
 from launcher.training.resume import Resumed, find
@@ -98,16 +104,14 @@ def start(run: RunConfig, context: RankContext) -> str:
     Raises:
         SettingsError: for whatever turns out to be wrong before training.
     """
-    if run.batch.exact:
-        compute_exactly()
     if run.mode == "evaluate":
-        with _group(run, context, context.rank.world_size):
+        with _group(run, context, context.rank.world_size), _exactly(run):
             return evaluate(run, context)
     plan = plan_of(run, context.rank.world_size)
     if context.rank.rank >= plan.active:
         with context.signals.noted():
             return idle(context.store, context.rank, context.signals)
-    with _group(run, context, plan.active):
+    with _group(run, context, plan.active), _exactly(run):
         state = train(run, context, plan)
         release_idle(context.store, context.rank, state)
     return state
@@ -155,12 +159,14 @@ def assemble(
 ) -> Training:
     """Put the parts of a training together, in the state they were kept in if any; says what will happen."""
     assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
-    train = _seeded(run, parts.train)
+    train = _seeded(run, parts.train, "data.train")
     sampler = _sampler(run, plan, context.rank, train)
     report = sampler.report()
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
     stepper = _stepper(run, context, plan, parts, steps)
     about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
+    if run.batch.exact:
+        same_identity(about["identity"])
     progress = resumed.restore(parts.model, stepper, sampler, about) if resumed else Progress()
     stepper.finite.where = partial(next_step_in_words, progress, sampler)
     observer = _observer(run, context, plan.active, steps, progress)
@@ -189,6 +195,10 @@ def _device_of_the_group(device: torch.device) -> torch.device:
     return torch.device("cpu") if not dist.is_initialized() or dist.get_backend() == "gloo" else device
 
 
+def _exactly(run: RunConfig) -> AbstractContextManager[None]:
+    return exactly() if run.batch.exact else nullcontext()
+
+
 @contextmanager
 def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[None]:
     backend = (
@@ -209,10 +219,10 @@ def _check(run: RunConfig, parts: Parts, compute: Compute) -> None:
     same_everywhere({name: len(rows) for name, rows in _datasets(parts).items()})  # type: ignore[arg-type]
     if parts.train is not None:
         check_training_rows(parts.train, parts.model, parts.task, compute)
-        if run.batch.exact and _seeded(run, parts.train) is parts.train and not isinstance(parts.train, SeededRows):
-            check_draws_nothing(parts.train)
     if parts.test is not None:
         check_test_rows(parts.test, parts.model, parts.task, parts.metrics, compute)
+    for option, rows in _datasets(parts).items() if run.batch.exact else ():
+        check_same_rows(option, _seeded(run, rows, option), run.seed)
 
 
 def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:
@@ -233,16 +243,16 @@ def _limits(run: RunConfig, parts: Parts) -> Limits:
     )
 
 
-def _seeded(run: RunConfig, rows: Dataset[Any]) -> Dataset[Any]:
+def _seeded(run: RunConfig, rows: Dataset[Any], option: str) -> Dataset[Any]:
     """Rows with random streams of their own, where that is asked for and they are read one by one."""
     if not run.seeds_rows or isinstance(rows, SeededRows) or (reads_batches(rows) and run.data.seeded_rows is None):
         return rows
     if reads_batches(rows):
         raise SettingsError(
-            f"data.seeded_rows=true: {type(rows).__name__} of data.train reads whole batches (__getitems__ and "
+            f"data.seeded_rows=true: {type(rows).__name__} of {option} reads whole batches (__getitems__ and "
             "collate_fn), and no row of them can have a random stream of its own; let it read single rows"
         )
-    return SeededRows(rows, stream_seed(run.seed, "rows"))  # type: ignore[arg-type]
+    return SeededRows(rows, stream_seed(run.seed, "rows", option))  # type: ignore[arg-type]
 
 
 def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
@@ -310,13 +320,16 @@ def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[
     rank, exact = context.rank.rank, run.batch.exact
     size = run.data.evaluate_batch
     batches = ExactlyOnceSampler(parts.test, size, rank, world_size, whole_batches=exact)
-    rows = _loader(run, context, parts.test, batches, keep=False)
+    test = _seeded(run, parts.test, "data.test") if exact else parts.test
+    tell_epoch(test, 0)
+    rows = _loader(run, context, test, batches, keep=False)
     evaluator = Evaluator(
         task=parts.task,
         metrics=parts.metrics,
         compute=_compute(run, context),
         rows=len(parts.test),  # type: ignore[arg-type]
         place=(lambda number: number * world_size + rank) if exact else (lambda _: rank),
+        seed=run.seed if exact else None,
     )
     return partial(evaluator.evaluate, parts.model, rows)
 
@@ -326,7 +339,7 @@ def _loader(
 ) -> DataLoader[Any]:
     """A loader whose workers draw from streams of this rank's own."""
     seed = stream_seed(run.seed, "workers", context.rank.rank)
-    return loader(rows, batches, run.data.workers, context.device, seed, keep)
+    return loader(rows, batches, run.data.workers, context.device, seed, keep=keep, alike=run.batch.exact)
 
 
 def _workers_learn_the_epoch(rows: Dataset[Any]) -> bool:

@@ -28,7 +28,7 @@ def plan_of(run: RunConfig, world_size: int) -> BatchPlan:
             f"cuts the shares of {plan.active} devices into {len(plan.micro_batches(0))} micro-batches; raise "
             "batch.max_per_device or set batchnorm=shard"
         )
-    return replace(plan, max_per_device=-(-plan.global_size // plan.shards)) if batch.exact else plan
+    return replace(plan, max_per_device=plan.largest_shard) if batch.exact else plan
 
 
 def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
@@ -59,9 +59,10 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
             f"{most}; raise batch.global_size to {needed}, lower batch.{option} or start {plan.active} processes"
         )
     if batch.too_many_devices == "idle":
+        grow = "" if batch.exact else ", or let it grow with batch.too_many_devices=grow"
         note = (
             f"{plan.idle} of {world_size} devices idle: {most}; raise batch.global_size to {needed}, lower "
-            f"batch.{option}, or let it grow with batch.too_many_devices=grow"
+            f"batch.{option}{grow}"
         )
         return run, [*ignored, note]
     grown, notes = _grown(run, needed, most)
@@ -74,6 +75,11 @@ def _ignored(run: RunConfig) -> list[str]:
     if run.batch.shard_rows and not run.shard_rows:
         found.append(
             f"batch.shard_rows={run.batch.shard_rows} has no effect without batch.exact=true or batchnorm=shard"
+        )
+    if run.batch.exact and run.batch.max_per_device:
+        found.append(
+            f"batch.max_per_device={run.batch.max_per_device} has no effect with batch.exact=true, which takes one "
+            "shard at a time; batch.shard_rows says how many rows that is"
         )
     if run.batch.exact and run.ddp:
         names = ", ".join(f"ddp.{name}" for name in run.ddp)

@@ -48,7 +48,8 @@ class BatchConfig:
         tail: what becomes of the incomplete global batch at the end of an epoch: drop, pad, spread (a smaller last
             step) or carry (it opens the next epoch).
         pad_weight: 0 or 1, the weight of padded rows in loss and metrics.
-        too_many_devices: idle, error or grow, for devices beyond global_size // min_per_device.
+        too_many_devices: idle, error or grow, for devices beyond global_size // min_per_device, or beyond
+            the number of shards.
         lr_rule: none, linear or sqrt, how optimizer.lr follows a global batch that grew.
         exact: whether the weights are the same bits on any number of devices; the global batch is then computed shard
             by shard and added up in one fixed order.
@@ -206,7 +207,8 @@ class LaunchConfig:
 
     Attributes:
         processes: ranks to start on this node; null: those that torchrun or Slurm started, else one.
-        threads_per_rank: threads that each rank computes with; null: usable cores / ranks of the node.
+        threads_per_rank: threads that each rank computes with; null: usable cores / ranks of the node,
+            and 1 with batch.exact=true.
         backend: auto (nccl on CUDA, gloo on CPU), gloo or nccl.
         device: auto, cpu or cuda.
         timeout_s: seconds after which a collective that does not end is an error.
@@ -274,11 +276,7 @@ class RunConfig:
         """Check what several sections must agree on."""
         one_of("mode", self.mode, MODES)
         one_of("batchnorm", self.batchnorm, BATCHNORM)
-        if self.batchnorm == "sync" and self.batch.exact:
-            raise SettingsError(
-                "batchnorm=sync needs the rows of all devices at once, and batch.exact=true takes one shard at a time; "
-                "set batchnorm=shard"
-            )
+        self._check_exact()
         for name in ("model", "task") if self.mode == "evaluate" else ("model", "task", "optimizer"):
             if "_target_" not in getattr(self, name):
                 raise SettingsError(
@@ -301,6 +299,18 @@ class RunConfig:
             )
         if self.mode == "evaluate" and not self.checkpoint.load:
             raise SettingsError("mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights")
+
+    def _check_exact(self) -> None:
+        if self.batch.exact and self.batch.too_many_devices == "grow":
+            raise SettingsError(
+                "batch.too_many_devices=grow lets the global batch depend on the number of devices, and with "
+                "batch.exact=true nothing may; set batch.too_many_devices=idle or error"
+            )
+        if self.batchnorm == "sync" and self.batch.exact:
+            raise SettingsError(
+                "batchnorm=sync needs the rows of all devices at once, and batch.exact=true takes one shard at a time; "
+                "set batchnorm=shard"
+            )
 
     def to_json(self) -> str:
         """The settings as JSON, the form in which they travel between ranks; the order of keys is kept.

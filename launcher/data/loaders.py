@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,30 @@ LOOK_S = 1.0
 
 
 class Loader(DataLoader[Any]):
-    """A loader whose workers end with their rank, never before it: it may have to finish a step and a checkpoint."""
+    """A loader whose workers end with their rank, never before it: it may have to finish a step and a checkpoint.
+
+    Attributes:
+        alike: whether rows are computed with one thread in this process too, as workers do.
+    """
+
+    alike = False
 
     def __iter__(self) -> _BaseDataLoaderIter:
         """Start the workers; signals wait until these ignore them."""
         with held_back():
-            return super().__iter__()
+            batches = super().__iter__()
+        return _with_one_thread(batches) if self.alike and self.num_workers == 0 else batches  # type: ignore[return-value]
+
+
+def _with_one_thread(batches: Iterator[Any]) -> Iterator[Any]:
+    threads, end = torch.get_num_threads(), object()
+    while True:
+        torch.set_num_threads(1)
+        batch = next(batches, end)
+        torch.set_num_threads(threads)
+        if batch is end:
+            return
+        yield batch
 
 
 def _begin_worker(rank: int, _number: int) -> None:
@@ -39,8 +57,15 @@ def _end_with(rank: int) -> None:
     os._exit(1)
 
 
-def loader(
-    dataset: Dataset[Any], batches: Sampler[list[int]], workers: int, device: torch.device, seed: int, keep: bool = True
+def loader(  # noqa: PLR0913 - each is an option of its own
+    dataset: Dataset[Any],
+    batches: Sampler[list[int]],
+    workers: int,
+    device: torch.device,
+    seed: int,
+    *,
+    keep: bool = True,
+    alike: bool = False,
 ) -> DataLoader[Any]:
     """A loader of the ``batches`` of ``dataset``.
 
@@ -52,8 +77,9 @@ def loader(
         device: where the rows go; page-locked memory is used for CUDA.
         seed: of the workers' random streams; the caller's stays untouched.
         keep: whether workers stay alive between passes.
+        alike: whether rows have the same bits for any number of workers, 0 included.
     """
-    return Loader(
+    made = Loader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -63,6 +89,8 @@ def loader(
         generator=torch.Generator().manual_seed(seed),
         worker_init_fn=partial(_begin_worker, os.getpid()),
     )
+    made.alike = alike
+    return made
 
 
 def reads_batches(dataset: Any) -> bool:

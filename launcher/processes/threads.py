@@ -22,17 +22,16 @@ def threads_per_rank(rank: Rank, asked: int | None, users_own: str | None, cores
         asked: ``launch.threads_per_rank``; wins over everything.
         users_own: the user's own ``OMP_NUM_THREADS``; wins over the rule.
         cores: cores that this process may use.
-        exact: ``batch.exact``: the number must not depend on the number of ranks, since other threads round otherwise.
+        exact: ``batch.exact``: other threads round otherwise, so only what is asked for counts; one where nothing is.
 
     Returns:
-        Otherwise one in exact mode, else the cores of its own, or the usable ones divided by the ranks of this node,
-        at least one.
+        Otherwise the cores of its own, or the usable ones divided by the ranks of this node, at least one.
     """
-    if asked is not None:
-        return asked
+    if asked is not None or exact:
+        return asked or 1
     if users_own and users_own.isdecimal() and int(users_own) > 0:
         return int(users_own)
-    return 1 if exact else rank.own_cores or max(1, cores // rank.local_world_size)
+    return rank.own_cores or max(1, cores // rank.local_world_size)
 
 
 def usable_cores() -> int:

@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from launcher.configure.schema import BATCHNORM
 from launcher.processes.errors import SettingsError, one_of
 from launcher.training.converted import AnyBatchNorm, ConvertedBatchNorm, converted_class
 from launcher.training.shard_batchnorm import ShardBatchNorm, Shards
 from launcher.training.sync_batchnorm import CudaSyncBatchNorm, SyncBatchNorm
 
-CHOICES = ("local", "shard", "sync")
 OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -40,7 +40,7 @@ def convert_batchnorm(model: nn.Module, how: str, device: torch.device, shards: 
     Raises:
         SettingsError: for a layer that cannot be converted; then none is.
     """
-    one_of("batchnorm", how, CHOICES)
+    one_of("batchnorm", how, BATCHNORM)
     if how == "local":
         return 0
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +14,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from launcher.checkpoints.identity import changes
 from launcher.data.loaders import collate_of
 from launcher.processes.errors import SettingsError
 from launcher.processes.origin import is_users_own, users_place
-from launcher.training.compute import Compute
+from launcher.seeds import seed_streams
+from launcher.training.compute import Compute, is_undetermined
 from launcher.training.evaluate import Metric, evaluating
 from launcher.training.task import Task
+from samplers import SeededRows
 
 ROWS = 2
 PER_ROW = "set loss.reduction=none or return one loss per row from the task"
@@ -76,24 +80,74 @@ def check_test_rows(
             raise SettingsError(f"metrics.{name} gives {shapes(value)} for {rows} rows, one value per row is needed")
 
 
-def check_draws_nothing(dataset: Dataset[Any]) -> None:
-    """Read the first rows of ``data.train``, which have no random streams of their own.
+def check_same_rows(option: str, dataset: Dataset[Any], seed: int) -> None:
+    """Read the first rows twice, as training reads them, with the same random streams.
+
+    Args:
+        option: ``data.train`` or ``data.test``.
+        dataset: as the loader gets it.
+        seed: of the run.
 
     Raises:
-        SettingsError: where that draws random numbers.
+        SettingsError: where that draws from random streams that depend on who reads which rows, or gives other rows.
     """
+    if isinstance(dataset, SeededRows):
+        dataset.set_epoch(0)
+    seed_streams(seed, "check")
     before = _streams()
-    first_rows("data.train", dataset)
+    first = fingerprint(first_rows(option, dataset)[0])
     if _streams() != before:
         raise SettingsError(
-            "batch.exact=true: data.train draws random numbers that depend on who reads which rows; let it read single "
-            "rows (no __getitems__ with a collate_fn) and leave data.seeded_rows at null"
+            f"batch.exact=true: {option} draws random numbers that depend on who reads which rows, in collate_fn or "
+            "where it reads several rows at once; draw in __getitem__, where each row has random streams of its own"
         )
+    if fingerprint(first_rows(option, dataset)[0]) != first:
+        raise SettingsError(
+            f"batch.exact=true: {option} gives other rows when it is read again: with a generator of its own, or a "
+            "state; draw from the global streams of python, numpy or torch, which are seeded for each row"
+        )
+
+
+def fingerprint(batch: Any) -> bytes:
+    """The bytes of all that is in a batch, in the order of the batch."""
+    if isinstance(batch, Tensor):
+        return (
+            fingerprint(batch.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()) if batch.numel() else b""
+        )
+    if isinstance(batch, np.ndarray) and batch.dtype != object:
+        return batch.tobytes()
+    if isinstance(batch, Mapping):
+        return b"".join(repr(key).encode() + fingerprint(value) for key, value in batch.items())
+    if isinstance(batch, list | tuple):
+        return b"".join(map(fingerprint, batch))
+    return pickle.dumps(batch) if _is_plain(batch) else b""
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic)
 
 
 def _streams() -> tuple[str, str, bytes]:
     numpy = np.random.get_state()  # noqa: NPY002 - the stream that datasets of others draw from
     return repr(random.getstate()), repr(numpy), torch.get_rng_state().numpy().tobytes()
+
+
+def same_identity(identity: Mapping[str, Any]) -> None:
+    """Compare what bits depend on over all ranks; a collective.
+
+    Raises:
+        SettingsError: on every rank, where it differs, with both sides.
+    """
+    if not dist.is_initialized():
+        return
+    everyone: list[Mapping[str, Any]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, dict(identity))
+    for rank, theirs in enumerate(everyone):
+        if differences := changes(everyone[0], theirs):
+            raise SettingsError(
+                f"batch.exact=true: the bits would depend on which rank computes what: rank {rank} differs from rank 0 "
+                f"in {differences}; use machines and settings that are alike, or set batch.exact=false"
+            )
 
 
 @contextmanager
@@ -102,7 +156,7 @@ def _fitting(option: str, batch: Any, model: nn.Module) -> Iterator[None]:
         with torch.no_grad(), evaluating(model):
             yield
     except Exception as error:
-        if is_users_own(error):
+        if is_users_own(error) or is_undetermined(error):
             raise
         raise SettingsError(
             f"model, loss and {option} do not fit together: {type(error).__name__}: {error}"

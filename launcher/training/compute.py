@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from launcher.processes.errors import SettingsError
+from launcher.processes.origin import users_place
+
 log = logging.getLogger(__name__)
 
+UNDETERMINED = "does not have a deterministic implementation"
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+DETERMINISTIC_CUBLAS = (":4096:8", ":16:8")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -73,12 +80,33 @@ class Compute:
         return taken
 
 
-def compute_exactly() -> None:
-    """Let every operation of this process give the same bits whenever it is given the same."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Let every operation of this process give the same bits whenever it is given the same.
+
+    Raises:
+        SettingsError: for an operation that cannot.
+    """
+    if os.environ.get(CUBLAS) not in DETERMINISTIC_CUBLAS:
+        os.environ[CUBLAS] = DETERMINISTIC_CUBLAS[0]  # read when cuBLAS starts
     torch.use_deterministic_algorithms(mode=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of it
     torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_undetermined(error):
+            raise
+        operation = str(error).partition(UNDETERMINED)[0].strip()
+        raise SettingsError(
+            f"batch.exact=true: {operation} gives other bits each time, and torch has no other way to compute it here"
+            f"{users_place(error)}; use another operation, or set batch.exact=false"
+        ) from error
+
+
+def is_undetermined(error: BaseException) -> bool:
+    """Whether ``error`` is torch's for an operation that does not give the same bits each time."""
+    return UNDETERMINED in str(error)
 
 
 def to_device(batch: Any, device: torch.device, channels_last: bool = False) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from launcher.seeds import seed_streams
 from launcher.training.compute import Compute
 from launcher.training.task import Task
 
@@ -29,6 +30,8 @@ class Evaluator:
         rows: that all ranks together must have seen; None: not known.
         place: of this rank's k-th batch in the order in which the sums of batches are added; batches of one place are
             added up first.
+        seed: of random streams for each place, where batches of it are the same on any number of ranks; None: what is
+            drawn is left to chance.
     """
 
     task: Task
@@ -36,6 +39,7 @@ class Evaluator:
     compute: Compute
     rows: int | None = None
     place: Callable[[int], int] = lambda _: 0
+    seed: int | None = None
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
@@ -48,6 +52,8 @@ class Evaluator:
         sums: dict[int, Sums] = {}
         with evaluating(model):
             for number, batch in enumerate(batches):
+                if self.seed is not None:
+                    seed_streams(self.seed, "evaluation", self.place(number))
                 self._add(sums.setdefault(self.place(number), Sums()), model, batch)
         total = over_all_ranks(sums)
         if self.rows is not None and total.rows != self.rows:

@@ -31,7 +31,8 @@ def wrap(
         SettingsError: for an option that DistributedDataParallel does not have.
     """
     if compiled:
-        _compile(model, "inductor" if compiled is True else compiled)
+        # Exact mode: one kernel for each size, not one for all that depends on which sizes came first.
+        _compile(model, "inductor" if compiled is True else compiled, dynamic=None if averages else False)
     parameters = inspect.signature(DistributedDataParallel).parameters
     for name in options:
         if name in RESERVED:
@@ -55,9 +56,9 @@ def wrap(
         raise SettingsError(f"ddp: DistributedDataParallel refuses: {first_line(error)}") from error
 
 
-def _compile(model: nn.Module, backend: str) -> None:
+def _compile(model: nn.Module, backend: str, *, dynamic: bool | None) -> None:
     try:
-        model.compile(backend=backend)
+        model.compile(backend=backend, dynamic=dynamic)
     except Exception as error:
         known = torch.compiler.list_backends()
         if backend in known:

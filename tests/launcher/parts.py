@@ -259,3 +259,68 @@ class Explodes(nn.Linear):
         self.step += 1
         bad = self.step in self.explodes and self.rank in (None, int(os.environ["RANK"]))
         return super().forward(inputs) * (float("nan") if bad else 1.0)
+
+
+class MixedUp(Dataset):
+    """Draws where rows are put together."""
+
+    def __init__(self, n=24, seed=0):
+        self.rows = rows(n, seed=seed)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    @staticmethod
+    def collate_fn(batch):
+        inputs, targets = zip(*batch, strict=True)
+        return torch.stack(inputs) * torch.rand(1), torch.stack(targets)
+
+
+class OwnGenerator(MixedUp):
+    """Draws from a stream that nobody else knows of."""
+
+    collate_fn = None
+
+    def __init__(self, n=24, seed=0):
+        super().__init__(n, seed)
+        self.stream = np.random.default_rng(0)
+
+    def __getitem__(self, index):
+        inputs, target = self.rows[index]
+        return inputs * float(self.stream.random()), target
+
+
+class Limited(nn.Module):
+    """A model whose table is cut to size in every forward."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__()
+        self.words = nn.Embedding(features, classes, max_norm=0.5)
+
+    def forward(self, inputs):
+        return self.words(inputs.argmax(1))
+
+
+class Lerped(nn.Module):
+    """A frozen teacher that follows its student in every forward."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__()
+        self.student, self.teacher = nn.Linear(features, classes), nn.Linear(features, classes).requires_grad_(False)
+
+    def forward(self, inputs):
+        if self.training:
+            with torch.no_grad():
+                self.teacher.weight.lerp_(self.student.weight, 0.1)
+        return self.student(inputs) + self.teacher(inputs)
+
+
+class Expanded(nn.Linear):
+    """A buffer that is one number, seen as many."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__(features, classes)
+        self.register_buffer("scale", torch.ones(1).expand(classes))

@@ -124,7 +124,7 @@ def test_more_ranks_than_shards_idle_and_the_note_names_shards(tmp_path, small):
     assert found.output.count("devices idle") == 1
     assert (
         "2 of 8 devices idle: batch.global_size=13 feeds 6 devices with batch.shard_rows=2 rows each, and there are 8; "
-        "raise batch.global_size to 16, lower batch.shard_rows, or let it grow with batch.too_many_devices=grow"
+        "raise batch.global_size to 16, lower batch.shard_rows"
     ) in found.log(0)
 
 
@@ -224,5 +224,8 @@ def test_the_plan_shows_the_shards_and_one_thread(tmp_path, words, ranks, lines)
     (found,) = runs(tmp_path, ("mode=plan", f"launch.processes={ranks}", *words))
     printed = found.output.splitlines()
     assert [line for line in lines if line not in printed] == []
-    assert f"devices          {ranks} on cpu, 1 thread each" in printed
+    assert (
+        f"devices          {ranks} on cpu, 1 thread each (batch.exact=true; more with launch.threads_per_rank)"
+        in printed
+    )
     assert found.run_dirs == []

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from launcher.processes.errors import SettingsError
 from launcher.testing import simulate
 from launcher.training import exact, shard_gradients
-from launcher.training.compute import Compute
+from launcher.training.compute import Compute, exactly
 from launcher.training.exact_step import InTreeOrder
 from launcher.training.shard_gradients import buckets, dense_strides
 from launcher.training.step import Stepper
@@ -462,8 +462,8 @@ class Uneven(Counting):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_count_that_shards_move_differently_is_refused_by_name(ranks):
-    message = r"buffer count \(int64\) comes out differently in the shards of one step: a count must move by the same"
-    with pytest.raises(ValueError, match=message):
+    message = r"batch.exact=true: buffer count \(int64\) moves by other amounts in other shards of one step, and whole"
+    with pytest.raises(SettingsError, match=message):
         simulate(ranks, train, Uneven, ranks)
 
 
@@ -521,17 +521,6 @@ def test_reentrant_checkpointing_that_reaches_each_parameter_once_is_the_same(wo
         assert_same_bits(found[0], worlds[1][0][Checkpointed, WAYS[0]][0])
 
 
-class Refuses(nn.Linear):
-    """Raises what torch does for an operation without a deterministic implementation."""
-
-    def __init__(self, text):
-        super().__init__(FEATURES, CLASSES)
-        self.text = text
-
-    def forward(self, _rows):
-        raise RuntimeError(self.text)
-
-
 OF_TORCH = (
     "cumsum_cuda_kernel does not have a deterministic implementation, but you set "
     "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation, or you can use "
@@ -540,11 +529,16 @@ OF_TORCH = (
 
 
 def test_an_operation_that_torch_cannot_make_deterministic_is_a_matter_of_settings():
-    with pytest.raises(SettingsError) as caught:
-        simulate(1, train, lambda: Refuses(OF_TORCH + "\nmore"), 1)
-    assert str(caught.value) == (f"batch.exact=true: {OF_TORCH}: replace that operation, or set batch.exact=false")
+    def refused(text):
+        with exactly():
+            raise RuntimeError(text)
+
+    with pytest.raises(
+        SettingsError, match=r"^batch.exact=true: cumsum_cuda_kernel gives other bits each time, and torch has"
+    ):
+        simulate(1, refused, OF_TORCH + "\nmore")
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
-        simulate(1, train, lambda: Refuses("mat1 and mat2 shapes cannot be multiplied"), 1)
+        simulate(1, refused, "mat1 and mat2 shapes cannot be multiplied, be it deterministic or not")
 
 
 # How gradients are packed.

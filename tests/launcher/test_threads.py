@@ -30,10 +30,19 @@ def test_the_number_of_threads(ranks, asked, users_own, cores, threads):
 
 @pytest.mark.parametrize(
     ("ranks", "asked", "users_own", "threads"),
-    [(1, None, None, 1), (3, None, None, 1), (3, 4, None, 4), (3, None, "2", 2), (3, 5, "2", 5), (3, None, "0", 1)],
+    [(1, None, None, 1), (3, None, None, 1), (3, 4, None, 4), (3, None, "2", 1), (3, 5, "2", 5), (3, None, "0", 1)],
 )
 def test_in_exact_mode_it_does_not_depend_on_the_ranks(ranks, asked, users_own, threads):
     assert threads_per_rank(Rank(0, ranks, 0, ranks), asked, users_own, 8, exact=True) == threads
+
+
+def test_in_exact_mode_the_variable_has_no_effect_and_that_is_said(tmp_path):
+    words = (f"--config-dir={CONFIGS}", "experiment=tiny", "launch.threads_per_rank=null", "batch.exact=true")
+    done = launch(
+        tmp_path, 2, *words, "trainer.max_steps=1", environment={"TORCHELASTIC_RUN_ID": "", "OMP_NUM_THREADS": "2"}
+    )
+    assert done.status == 0, done.error
+    assert "1 thread each\n" in done.output
 
 
 def test_without_torchrun_the_variable_is_the_users():

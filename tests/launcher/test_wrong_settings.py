@@ -77,6 +77,13 @@ WRONG = [
             "devices into 2 micro-batches; raise batch.max_per_device or set batchnorm=shard"
         ),
     ),
+    (
+        "batch.exact=true batch.too_many_devices=grow",
+        (
+            "batch.too_many_devices=grow lets the global batch depend on the number of devices, and with "
+            "batch.exact=true nothing may; set batch.too_many_devices=idle or error"
+        ),
+    ),
     ("batchnorm=shards", "batchnorm=shards is not one of local, shard, sync; did you mean 'shard'?"),
     (
         "batch.exact=true batch.shard_rows=12 batch.too_many_devices=error",
@@ -149,13 +156,43 @@ UNFIT = [
     (
         "batch.exact=true data.train._target_=tests.launcher.parts.AugmentedAtOnce",
         (
-            "batch.exact=true: data.train draws random numbers that depend on who reads which rows; let it read single "
-            "rows (no __getitems__ with a collate_fn) and leave data.seeded_rows at null"
+            "batch.exact=true: data.train draws random numbers that depend on who reads which rows, in collate_fn or "
+            "where it reads several rows at once; draw in __getitem__, where each row has random streams of its own"
         ),
     ),
     (
         "batch.exact=true data.train._target_=tests.launcher.parts.Augmented data.seeded_rows=false",
-        "batch.exact=true: data.train draws random numbers that depend on who reads which rows; let it read single ",
+        "batch.exact=true: data.train draws random numbers that depend on who reads which rows, in collate_fn or ",
+    ),
+    (
+        "batch.exact=true data.train._target_=tests.launcher.parts.MixedUp",
+        "batch.exact=true: data.train draws random numbers that depend on who reads which rows, in collate_fn or ",
+    ),
+    (
+        "batch.exact=true data.test._target_=tests.launcher.parts.OwnGenerator",
+        (
+            "batch.exact=true: data.test gives other rows when it is read again: with a generator of its own, or a "
+            "state; draw from the global streams of python, numpy or torch, which are seeded for each row"
+        ),
+    ),
+    (
+        "batch.exact=true model=normalised model._target_=tests.launcher.parts.Limited",
+        "batch.exact=true: layer words has max_norm=0.5, with which every forward changes its weight; leave max_norm ",
+    ),
+    (
+        "batch.exact=true model=normalised model._target_=tests.launcher.parts.Lerped",
+        (
+            "batch.exact=true: forward or backward changes parameter teacher.weight (as max_norm of an embedding or a "
+            "moving average of weights does), once for each shard of a device; change it after the step, keep it as a "
+            "buffer, or set batch.exact=false"
+        ),
+    ),
+    (
+        "batch.exact=true model=normalised model._target_=tests.launcher.parts.Expanded",
+        (
+            "batch.exact=true: buffer scale is expanded, and several of its numbers share one place in memory; "
+            "register its .clone(), or set batch.exact=false"
+        ),
     ),
     (
         "batchnorm=shard model=normalised model._target_=tests.launcher.parts.own_forward",
@@ -204,8 +241,8 @@ def test_an_operation_that_cannot_be_exact_is_told_once_with_the_place_of_the_tr
     assert done.status == 2
     message, place = done.error.splitlines()
     assert message.startswith(
-        "error: batch.exact=true: put_ does not have a deterministic implementation, but you set "
+        "error: batch.exact=true: put_ gives other bits each time, and torch has no other way to compute it here ("
     )
-    assert message.endswith(": replace that operation, or set batch.exact=false")
+    assert message.endswith("; use another operation, or set batch.exact=false")
     assert place.strip().startswith(f"the traceback is in {done.run_dir}/rank_")
     assert "in forward" in done.log(0) + done.log(1)
