@@ -54,6 +54,7 @@ from launcher.training.compute import Compute, exactly
 from launcher.training.evaluate import Evaluator
 from launcher.training.exact_step import InTreeOrder
 from launcher.training.finite import FiniteSteps
+from launcher.training.interval import Interval
 from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training, tell_epoch
 from launcher.training.progress import Progress, next_step_in_words
@@ -182,12 +183,19 @@ def assemble(
         about=about,
         writer=None if context.rank.rank else Writer(run.checkpoint.background),
         on_error=run.checkpoint.on_error,
+        interval=_interval(run),
     )
     keeper.check()
     rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
-    agreement = Agreement(lambda: context.signals.wish, _device_of_the_group(context.device))
+    place = _device_of_the_group(context.device)
+    agreement = Agreement(lambda: context.signals.wish, place, lambda: keeper.interval.seconds)
     return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
+
+
+def _interval(run: RunConfig) -> Interval:
+    failure_s = run.checkpoint.expected_failure_s if run.checkpoint.every_steps == "auto" else None
+    return Interval(run.checkpoint.every_seconds, failure_s)
 
 
 def _device_of_the_group(device: torch.device) -> torch.device:
@@ -237,7 +245,7 @@ def _limits(run: RunConfig, parts: Parts) -> Limits:
         max_steps=run.trainer.max_steps,
         evaluate_every=run.trainer.evaluate_every,
         log_every=run.trainer.log_every,
-        keep_every=run.checkpoint.every_steps,
+        keep_every=run.checkpoint.keep_every,
         stop=StopRule.parse(run.trainer.stop_when, evaluated),
         best=BestRule.parse(run.checkpoint.keep_best, evaluated),
     )

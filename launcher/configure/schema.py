@@ -169,7 +169,11 @@ class CheckpointConfig:
     """What is kept.
 
     Attributes:
-        every_steps: steps between checkpoints; null: one at the end.
+        every_steps: steps between checkpoints; auto: so many that saving and what a failure loses cost the least time
+            together (Young's interval); null: one at the end, and those of every_seconds.
+        every_seconds: seconds between checkpoints, instead of auto or beside a number of steps; null: as every_steps
+            says.
+        expected_failure_s: seconds after which something fails, on average, for every_steps=auto.
         keep: how many of them stay; older ones are removed when a new one is whole.
         keep_best: the metric by whose best evaluation one more stays: accuracy where the highest is best, -loss where
             the lowest is. null: none.
@@ -180,7 +184,9 @@ class CheckpointConfig:
         load: weights to start from: a run folder, a folder of checkpoints/, or a file of weights.
     """
 
-    every_steps: int | None = None
+    every_steps: Any = "auto"
+    every_seconds: float | None = None
+    expected_failure_s: float = 14_400.0
     keep: int = 2
     keep_best: str | None = None
     background: bool = True
@@ -190,7 +196,11 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         """Check every setting by itself."""
-        _at_least("checkpoint.every_steps", self.every_steps, 1)
+        if self.every_steps not in (None, "auto") and type(self.every_steps) is not int:
+            raise SettingsError(f"checkpoint.every_steps={self.every_steps} is no number of steps; or set auto or null")
+        _at_least("checkpoint.every_steps", self.keep_every, 1)
+        _at_least("checkpoint.every_seconds", self.every_seconds, 0.1)
+        _at_least("checkpoint.expected_failure_s", self.expected_failure_s, 1)
         _at_least("checkpoint.keep", self.keep, 1)
         one_of("checkpoint.on_error", self.on_error, ON_ERROR)
         if not self.resume:
@@ -199,6 +209,11 @@ class CheckpointConfig:
             raise SettingsError(
                 f"checkpoint.load={self.load} and checkpoint.resume={self.resume} both give weights; leave one out"
             )
+
+    @property
+    def keep_every(self) -> int | None:
+        """Steps between checkpoints; None where they do not depend on a number of steps."""
+        return None if self.every_steps == "auto" else self.every_steps
 
 
 @dataclass

@@ -37,7 +37,7 @@ class Agreement:
     Args:
         wish: gives that of this rank, if there is one.
         device: where numbers are reduced, if there are several ranks.
-        keep_every_s: seconds between checkpoints; None: none is due by the clock.
+        keep_every_s: gives the seconds between checkpoints, as they are now; None: none is due by the clock.
         clock: seconds; that of rank 0 decides when a checkpoint is due and when the ranks agree again.
     """
 
@@ -45,7 +45,7 @@ class Agreement:
         self,
         wish: Callable[[], Wish | None],
         device: torch.device | None = None,
-        keep_every_s: float | None = None,
+        keep_every_s: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wish = wish
@@ -73,7 +73,8 @@ class Agreement:
         self._over_all_ranks(None, keep=False, pace=1)
 
     def _is_due(self, now: float) -> bool:
-        return self._keep_every_s is not None and now - self._kept_at >= self._keep_every_s
+        seconds = self._keep_every_s()
+        return seconds is not None and now - self._kept_at >= seconds
 
     def _over_all_ranks(self, wish: Wish | None, keep: bool, pace: int) -> tuple[Wish | None, bool, int]:
         """The wish of any rank, and of rank 0 whether a checkpoint is due and the steps to the next agreement."""

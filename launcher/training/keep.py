@@ -24,6 +24,7 @@ from launcher.configure.schema import RunConfig
 from launcher.observe.observer import Observer
 from launcher.processes.errors import SettingsError
 from launcher.training.compute import Compute
+from launcher.training.interval import Interval
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper
 from samplers import FixedGlobalBatchSampler
@@ -66,6 +67,7 @@ class Keeper:
         about: the facts of the run that do not change while it goes.
         writer: of the checkpoints; None on ranks that write none.
         on_error: stop or warn, where one cannot be written; at the end of a run it is an error either way.
+        interval: the time between two, which may depend on how long saving takes.
     """
 
     run_dir: Path
@@ -76,7 +78,8 @@ class Keeper:
     observer: Observer
     about: Mapping[str, Any]
     writer: Writer[Outcome] | None
-    on_error: str = "stop"
+    on_error: str
+    interval: Interval
 
     @property
     def root(self) -> Path:
@@ -144,6 +147,7 @@ class Keeper:
             return
         self.observer.kept(outcome.step, outcome.error)
         if outcome.error is None:
+            self.interval.saved(outcome.seconds)
             return
         whole = [folder.name for folder in store.generations(self.root)[:1]]
         lost = (

@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,13 @@ class Killed(Ledger):
     def meet_an_end(self):
         if os.environ["RANK"] == "1" and len(Path("ledger_1").read_text().splitlines()) == 5:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Slow(Ledger):
+    """It takes its time for a step."""
+
+    def meet_an_end(self):
+        time.sleep(0.15)
 
 
 class FailsOnce(Ledger):

@@ -17,6 +17,7 @@ from launcher.checkpoints.plain import Copies, snapshot, to_bytes
 from launcher.checkpoints.state import read_state
 from launcher.checkpoints.writer import Writer
 from launcher.files import DISK, Disk
+from launcher.training.interval import Interval
 from tests.launcher.command import Line, in_turn, launch
 from tests.launcher.survivor import SURVIVOR, contents, lines_without_speed
 
@@ -280,7 +281,31 @@ def test_the_checkpoint_of_the_best_evaluation_stays_also_over_a_restart(tmp_pat
     assert best_of(other) == {15: {"metric": "accuracy", "value": other.values("test/accuracy")[-1], "step": 15}}
 
 
+def test_checkpoints_by_the_clock_are_kept_after_the_same_step_on_all_ranks(tmp_path):
+    words = (*SURVIVOR, "model._target_=tests.launcher.parts.Slow", "data.test=null")
+    done = launch(tmp_path / "clock", 2, *words, "checkpoint.every_steps=null", "checkpoint.every_seconds=0.2")
+    assert done.status == 0, done.error
+    assert 3 <= len(kept_steps(done)) <= 6
+    auto, ends = in_turn(
+        Line(tmp_path / "auto", (*words, "checkpoint.every_steps=auto")),
+        Line(tmp_path / "ends", (*words, "checkpoint.every_steps=null")),
+    )
+    assert kept_steps(auto) == kept_steps(ends) == [6]
+
+
+def test_the_interval_follows_the_time_of_saving():
+    auto, by_clock, never = Interval(None, 14_400), Interval(30, 14_400), Interval()
+    for interval in (auto, by_clock, never):
+        interval.saved(2.0)
+    assert (auto.seconds, by_clock.seconds, never.seconds) == (240, 30, None)
+    assert Interval(None, 14_400).seconds == 10
+
+
 WRONG = {
+    "checkpoint.every_steps=often": "checkpoint.every_steps=often is no number of steps; or set auto or null",
+    "checkpoint.every_steps=2.5": "checkpoint.every_steps=2.5 is no number of steps; or set auto or null",
+    "checkpoint.every_seconds=0": "checkpoint.every_seconds=0.0 is too small: the least is 0.1",
+    "checkpoint.expected_failure_s=0": "checkpoint.expected_failure_s=0.0 is too small: the least is 1",
     "checkpoint.on_error=ignore": "checkpoint.on_error=ignore is not one of stop, warn",
     "checkpoint.keep_best=acuracy": "acuracy is not evaluated; did you mean 'accuracy'?",
     "checkpoint.keep_best=loss": "would keep the highest loss; set checkpoint.keep_best=-loss",

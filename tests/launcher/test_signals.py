@@ -182,7 +182,7 @@ def test_ranks_agree_four_times_a_second_on_a_wish_and_on_the_clock_of_rank_zero
         wish = signals.Wish("SIGTERM", 1)
         agreement = Agreement(
             lambda: wish if rank == 1 and step >= 10 else None,
-            keep_every_s=1.0 + rank,
+            keep_every_s=lambda: 1.0 + rank,
             clock=lambda: step * 0.1,
         )
         decisions = []
