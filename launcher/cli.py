@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from launcher.configure.command_line import parse
+from launcher.configure.command_line import CommandLine, parse
 from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
 from launcher.observe.logs import log_to
@@ -183,20 +183,16 @@ def _again(instructions: Instructions, held: ExitStack) -> Instructions:
 
 
 def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:
-    from launcher.configure import compose  # noqa: PLC0415 - the other ranks compose nothing
-    from launcher.configure.explain import check_syntax  # noqa: PLC0415
-    from launcher.configure.help import help_text  # noqa: PLC0415
+    from launcher.configure.compose import compose_run  # noqa: PLC0415 - the other ranks compose nothing
     from launcher.configure.run_folder import CONFIG, claim_run_folder, to_yaml  # noqa: PLC0415
 
     line = parse(words)
-    if line.version:
-        return _answer(f"evenshard {_version()}, torch {torch.__version__}")
-    if line.help:
-        return _answer(help_text(line.config_dir))
-    check_syntax(line.overrides)
-    if line.show:
-        return _answer(compose.show_config(line))
-    composed = compose.compose_run(line)
+    text = _told_at_once(line)
+    if text is not None:
+        return _answer(text)
+    composed = compose_run(line)
+    if composed.run.mode == "inspect":
+        return _answer(_told_of(composed.run_dir))
     world_size = processes_of(composed.run.launch.processes, rank)
     run, notes = for_devices(composed.run, world_size)
     if run.mode == "plan":
@@ -206,11 +202,33 @@ def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) ->
     continues = run.mode == "train" and run.checkpoint.resume == "auto"
     folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, continues, held)
     if folder != composed.run_dir:
-        run, notes = for_devices(compose.compose_run(line, folder).run, world_size)
+        run, notes = for_devices(compose_run(line, folder).run, world_size)
     if not holds_a_run:
         (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
         write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
     return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
+
+
+def _told_at_once(line: CommandLine) -> str | None:
+    """What a command line asks for that is no run."""
+    from launcher.configure.compose import show_config  # noqa: PLC0415
+    from launcher.configure.explain import check_syntax  # noqa: PLC0415
+    from launcher.configure.help import help_text  # noqa: PLC0415
+
+    if line.version:
+        return f"evenshard {_version()}, torch {torch.__version__}"
+    if line.help:
+        return help_text(line.config_dir)
+    if line.inspect:
+        return _told_of(Path(line.inspect).absolute())
+    check_syntax(line.overrides)
+    return show_config(line) if line.show else None
+
+
+def _told_of(run_dir: Path) -> str:
+    from launcher.inspection import inspect_text  # noqa: PLC0415
+
+    return inspect_text(run_dir)
 
 
 def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, signals: Signals) -> str:

@@ -8,6 +8,8 @@ import os
 import pickle
 import shutil
 import socket
+import struct
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +18,8 @@ from pathlib import Path
 UNREADABLE = (EOFError, OSError, RuntimeError, ValueError, pickle.UnpicklingError)
 """What torch.load raises for a file that is damaged or holds something else."""
 LOOK_S = 0.2
+FLOCK = "hhqqi"
+"""``struct flock`` of Linux: type, whence, start, length, process."""
 
 
 class Disk:
@@ -134,6 +138,18 @@ def lock(path: Path, patience_s: float = 0.0) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         yield
+
+
+def holder_of(path: Path) -> str | None:
+    """Who holds the lock of a file, which is left alone; None: nobody, or this system does not tell."""
+    if sys.platform != "linux" or not path.exists():
+        return None
+    with path.open(encoding="utf-8") as file:
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        with suppress(OSError):  # a file system without locks
+            kind, *_ = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            return None if kind == fcntl.F_UNLCK else file.read().strip() or "another process"
+    return None
 
 
 def _locks(descriptor: int) -> bool:

@@ -10,7 +10,9 @@ from launcher.processes.errors import SettingsError, closest
 
 USAGE = """\
 torchrun --nproc-per-node=N -m launcher [key=value ...]
-python -m launcher [key=value ...]           (also the command: evenshard)"""
+python -m launcher [key=value ...]           (also the command: evenshard)
+python -m launcher inspect RUN_DIR           what a run folder holds, and where its run would continue"""
+INSPECT = "inspect"
 
 
 HYDRA_SETTINGS = ("hydra.run.dir", "hydra.job.chdir", "hydra.job.name", "hydra.searchpath")
@@ -28,6 +30,7 @@ class CommandLine:
         resolve: print it with interpolations resolved.
         help: print the help and stop.
         version: print the versions and stop.
+        inspect: the run folder to tell about.
     """
 
     overrides: tuple[str, ...]
@@ -37,6 +40,7 @@ class CommandLine:
     resolve: bool = False
     help: bool = False
     version: bool = False
+    inspect: str | None = None
 
     @property
     def notes(self) -> list[str]:
@@ -74,6 +78,8 @@ def parse(arguments: list[str]) -> CommandLine:
     found, unknown = parser.parse_known_intermixed_args(arguments)
     for word in unknown:
         _refuse_flag(word, parser)
+    if found.overrides[:1] == [INSPECT]:
+        return CommandLine((), inspect=_run_folder_of(found.overrides[1:]))
     if found.multirun:
         raise SettingsError(
             "--multirun: sweeps are not part of this version; give one value per key and start each run"
@@ -81,6 +87,12 @@ def parse(arguments: list[str]) -> CommandLine:
     return CommandLine(
         tuple(found.overrides), found.config_name, found.config_dir, found.cfg, found.resolve, found.help, found.version
     )
+
+
+def _run_folder_of(words: list[str]) -> str:
+    if len(words) != 1:
+        raise SettingsError(f"{INSPECT} takes one run folder, and {len(words)} are given: {INSPECT} RUN_DIR")
+    return words[0]
 
 
 def _refuse_flag(word: str, parser: argparse.ArgumentParser) -> NoReturn:

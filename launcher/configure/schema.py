@@ -16,7 +16,7 @@ from samplers import TAILS
 
 Node: TypeAlias = dict[str, Any]
 
-MODES = ("train", "evaluate", "plan")
+MODES = ("train", "evaluate", "plan", "inspect")
 TOO_MANY_DEVICES = ("idle", "error", "grow")
 LR_RULES = ("none", "linear", "sqrt")
 BATCHNORM = ("local", "shard", "sync")
@@ -251,7 +251,7 @@ class RunConfig:
     """All settings of one run, resolved.
 
     Attributes:
-        mode: train, evaluate or plan.
+        mode: train, evaluate, plan (what would happen), or inspect (what hydra.run.dir holds).
         seed: of the initial weights, the order of rows and every random stream.
         batch: the global batch.
         batchnorm: whose statistics BatchNorm layers take: local (of a micro-batch), shard (of batch.shard_rows rows

@@ -79,7 +79,7 @@ def launch(folder, world_size, *words, environment=None, before=None, times=1):
         times: how often an agent starts the ranks; each start but the first is a restart.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    line = [*words] if any(word.startswith("hydra.run.dir=") for word in words) else [*words, "hydra.run.dir=run"]
+    line = placed(words)
 
     def command():
         rank = os.environ.get("RANK", "0")
@@ -127,7 +127,7 @@ def in_turn(*lines):
         _redirect(1, line.folder / "stdout_0"), _redirect(2, line.folder / "stderr_0")
         if line.before is not None:
             line.before()
-        status = main([*line.words, "hydra.run.dir=run"])
+        status = main(placed(line.words))
         return status, (line.folder / "stdout_0").read_text(), (line.folder / "stderr_0").read_text()
 
     (ended,) = simulate(1, commands, process_group=False)
@@ -135,6 +135,12 @@ def in_turn(*lines):
         Launched(line.folder, [status], [output], [error])
         for line, (status, output, error) in zip(lines, ended, strict=True)
     ]
+
+
+def placed(words):
+    """The words with a run folder, where they are those of a run and name none."""
+    named = "inspect" in words[:1] or any(word.startswith("hydra.run.dir=") for word in words)
+    return [*words] if named else [*words, "hydra.run.dir=run"]
 
 
 def _redirect(descriptor, path):
