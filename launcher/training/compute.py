@@ -80,18 +80,23 @@ class Compute:
         return taken
 
 
-@contextmanager
-def exactly() -> Iterator[None]:
-    """Let every operation of this process give the same bits whenever it is given the same.
-
-    Raises:
-        SettingsError: for an operation that cannot.
-    """
+def compute_exactly() -> None:
+    """Let every operation of this process give the same bits whenever it is given the same."""
     if os.environ.get(CUBLAS) not in DETERMINISTIC_CUBLAS:
         os.environ[CUBLAS] = DETERMINISTIC_CUBLAS[0]  # read when cuBLAS starts
     torch.use_deterministic_algorithms(mode=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of it
     torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Compute exactly, in the block and from there on.
+
+    Raises:
+        SettingsError: for an operation of which torch has no such form.
+    """
+    compute_exactly()
     try:
         yield
     except RuntimeError as error:
