@@ -164,12 +164,12 @@ class TreeSum:
     def _start_slices(self, values: Sequence[Tensor]) -> PendingSum:
         size, ranks = values[0].numel(), len(self.ranges)
         slice_size = -(-size // ranks)
-        mine = values[0].new_empty(len(values), ranks * slice_size)
-        mine[:, size:] = 0
-        for row, value in zip(mine, values, strict=True):
-            row[:size] = value
-        sent = mine.view(len(values), ranks, slice_size).transpose(0, 1).contiguous()
-        received = mine.new_empty(sum(map(len, self.nodes)), slice_size)
+        # What fills up the last slices is whatever lay there: it is added up with its like, and left out of the result.
+        sent = values[0].new_empty(ranks, len(values), slice_size)
+        for place, value in enumerate(values):
+            for rank, piece in enumerate(torch.split(value, slice_size)):
+                sent[rank, place, : piece.numel()] = piece
+        received = sent.new_empty(sum(map(len, self.nodes)), slice_size)
         work = dist.all_to_all_single(
             received.view(-1),
             sent.view(-1),
