@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from launcher.checkpoints.export import check_export
 from launcher.checkpoints.state import load_weights
 from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import Parts, build_optimizer, build_parts, build_scheduler
@@ -56,6 +57,7 @@ def _check_rest(run: RunConfig, parts: Parts, steps: int) -> None:
     evaluated = [] if parts.test is None else ["loss", *parts.metrics]
     StopRule.parse(run.trainer.stop_when, evaluated)
     BestRule.parse(run.checkpoint.keep_best, evaluated)
+    check_export(run.checkpoint.export)
     if run.checkpoint.load:
         load_weights(parts.model, run.checkpoint.load)
 

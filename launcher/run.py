@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from launcher.checkpoints.export import check_export, export_weights
 from launcher.checkpoints.identity import NAME as IDENTITY
 from launcher.checkpoints.state import load_weights, weights_sha256
 from launcher.checkpoints.writer import Writer
@@ -120,6 +121,7 @@ def start(run: RunConfig, context: RankContext) -> str:
 
 def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     """Train, evaluate and keep the weights; returns the state in which that ended."""
+    check_export(run.checkpoint.export)
     resumed = find(run, context.rank, context.store, context.run_dir)
     parts = build_parts(run, context.device)
     if run.checkpoint.load and resumed is None:
@@ -128,6 +130,7 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     training = assemble(run, context, plan, parts, resumed)
     if resumed is not None and resumed.told and training.is_over:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
+        _export(run, context, parts.model)
         return "finished"
     training.observer.began({CONFIG: to_yaml(run), IDENTITY: to_json(training.keeper.about["identity"])})
     with training.observer.progress(), context.signals.noted(), training.keeper.writing():
@@ -136,6 +139,7 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
         training.agreement.meet()  # a launcher ends the other ranks when the first one leaves
         training.observer.preempted(ending.done, str(ending.wish))
     elif context.rank.rank == 0:
+        _export(run, context, parts.model)
         training.observer.ended(ending.state, ending.done, weights_sha256(parts.model), _tunable(run))
     return ending.state
 
@@ -191,6 +195,11 @@ def assemble(
     place = _device_of_the_group(context.device)
     agreement = Agreement(lambda: context.signals.wish, place, lambda: keeper.interval.seconds)
     return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
+
+
+def _export(run: RunConfig, context: RankContext, model: nn.Module) -> None:
+    if run.checkpoint.export and context.rank.rank == 0:
+        log.info("weights for others: %s", export_weights(model, context.run_dir))
 
 
 def _interval(run: RunConfig) -> Interval:

@@ -26,6 +26,7 @@ BACKENDS = ("auto", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
 RESUME_WORDS = ("auto", "never")
 ON_ERROR = ("stop", "warn")
+EXPORTS = ("safetensors",)
 
 SHARD_ROWS = 32
 """Rows of a shard where nothing is said: from here on, smaller micro-batches cost time."""
@@ -179,6 +180,8 @@ class CheckpointConfig:
             the lowest is. null: none.
         background: whether they are written while training goes on, one at a time; false: training waits.
         on_error: stop or warn, where one cannot be written, as on a full disk. At the end of a run it is an error.
+        export: safetensors, for weights that others can read, in model.safetensors of the run folder: written at the
+            end, also of a run that is over and asked for them later. null: none.
         resume: auto (continue in the run folder, after a restart or where hydra.run.dir names one that was used),
             never, or a run folder, its checkpoints/ or one of those, to continue from in a run folder of its own.
         load: weights to start from: a run folder, a folder of checkpoints/, or a file of weights.
@@ -191,6 +194,7 @@ class CheckpointConfig:
     keep_best: str | None = None
     background: bool = True
     on_error: str = "stop"
+    export: str | None = None
     resume: str = "auto"
     load: str | None = None
 
@@ -203,6 +207,7 @@ class CheckpointConfig:
         _at_least("checkpoint.expected_failure_s", self.expected_failure_s, 1)
         _at_least("checkpoint.keep", self.keep, 1)
         one_of("checkpoint.on_error", self.on_error, ON_ERROR)
+        one_of("checkpoint.export", self.export or "null", ("null", *EXPORTS))
         if not self.resume:
             raise SettingsError("checkpoint.resume is empty; set auto, never or a path")
         if self.load and self.resume not in RESUME_WORDS:
