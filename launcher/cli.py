@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from launcher.processes.errors import FAILED, FINISHED, PREEMPTED, WRONG_SETTING
 from launcher.processes.failures import (
     Failure,
     first_failure,
-    first_failure_of_another,
     is_consequence,
     printable,
     tell_torchrun,
@@ -125,29 +125,30 @@ def main(arguments: list[str] | None = None, launcher: int | None = None) -> int
     except dist.DistError as error:
         _say(f"error: rank {rank.rank} cannot meet the others at {rank.host}:{rank.port}: {first_line(error)}")
         return FAILED
+    except Preempted as signal:
+        return _nothing_began(signal)
     try:
         watch.listen_to(store)
         with ExitStack() as held:
-            return _take_part(words, rank, store, signals, held)
+            return _take_part(words, rank, store, watch, held)
     except Preempted as signal:
-        _say(f"preempted by {signal} before the run began")
-        return PREEMPTED
+        return _nothing_began(signal)
     finally:
         signals.ignore()
         leave(store, rank)
 
 
-def _take_part(words: list[str], rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> int:
-    key = f"instructions/{rank.attempt}"
+def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, held: ExitStack) -> int:
+    key, signals = f"instructions/{rank.attempt}", watch.signals
     text = from_rank_zero(store, rank, key, lambda: prepare(words, rank, store, signals, held).to_json())
     instructions = Instructions.from_json(text)
     if instructions.exit_status is not None:
         return instructions.exit_status
     try:
-        state = carry_out(instructions, rank, store, signals)
+        state = carry_out(instructions, rank, store, watch)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends here with a word
         signals.ignore()
-        return report(error, Path(instructions.run_dir), rank, store)
+        return report(error, Path(instructions.run_dir), rank, store, watch)
     signals.ignore()
     return PREEMPTED if state == "preempted" else FINISHED
 
@@ -165,8 +166,7 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
     except Preempted as signal:
-        _say(f"preempted by {signal} before the run began")
-        return Instructions(exit_status=PREEMPTED)
+        return Instructions(exit_status=_nothing_began(signal))
     except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
@@ -231,9 +231,10 @@ def _told_of(run_dir: Path) -> str:
     return inspect_text(run_dir)
 
 
-def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, signals: Signals) -> str:
+def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, watch: Watch) -> str:
     """On every rank: work inside the run folder's logs on the rank's own device; returns the state at the end."""
     run_dir = Path(instructions.run_dir)
+    watch.tell_with(partial(announce, run_dir=run_dir, rank=rank, store=store))
     run = instructions.settings()
     _log_to(run_dir, rank)
     for note in instructions.notes if rank.rank == 0 else ():
@@ -245,33 +246,44 @@ def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, signals
     use_threads(threads)
     if instructions.chdir:
         os.chdir(run_dir)
-    return start(run, RankContext(rank, store, signals, run_dir, device_of(rank, run.launch.device), threads))
+    device = device_of(rank, run.launch.device)
+    return start(run, RankContext(rank, store, watch.signals, watch, run_dir, device, threads))
 
 
-def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -> int:
+def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, watch: Watch) -> int:
     """Tell the user what ended the run, if this rank was the first to fail; returns the exit status."""
     mine = Failure.of(error, rank.rank)
     log.error("%s", mine.traceback, extra={"file_only": True})
     try:
-        claim = first_failure_of_another if is_consequence(error) else first_failure
-        first = claim(store, mine, rank.attempt)
-        tells = first.rank == rank.rank and not told_before(store, f"{first.type}: {first.message}")
+        if is_consequence(error):
+            mine = watch.blame(mine)
+        elif isinstance(error, Preempted):  # as launchers do for a rank that died
+            mine = watch.blame_dead(mine) or mine
+        first = first_failure(store, mine, rank.attempt)
     except dist.DistError:
-        first, tells = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}"), True
-    with suppress(OSError):  # the folder is full or gone
-        if first.rank == rank.rank:
-            tell_torchrun(first)
-        if rank.rank in (0, first.rank) and first.exit_status == PREEMPTED:
-            write_preempted(run_dir)
-        elif rank.rank in (0, first.rank):
-            write_failure(run_dir, first.rank, first.type, first.message)
-    if tells:
-        _say(first.words)
-        if error.__cause__ is not None and users_place(error.__cause__):
-            _say(f"       the traceback is in {run_dir}/rank_{rank.rank}.log")
-    if first.rank != rank.rank and rank.store_outlives_ranks:
+        first = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}")
+    if announce(first, run_dir, rank, store) and error.__cause__ is not None and users_place(error.__cause__):
+        _say(f"       the traceback is in {run_dir}/rank_{rank.rank}.log")
+    if first.by != rank.rank and rank.store_outlives_ranks:
         time.sleep(SECOND_S)  # torchrun's table calls the root cause what it sees end first
     return first.exit_status
+
+
+def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bool:
+    """Leave what ended the run where it is looked for; tell the user if that is for this rank to do, and not done."""
+    with suppress(OSError):  # the folder is full or gone
+        if first.by == rank.rank:
+            tell_torchrun(first)
+        if rank.rank in (0, first.by) and first.exit_status == PREEMPTED:
+            write_preempted(run_dir)
+        elif rank.rank in (0, first.by):
+            write_failure(run_dir, first.rank, first.type, first.message)
+    tells = first.by == rank.rank
+    with suppress(dist.DistError):
+        tells = tells and not told_before(store, f"{first.type}: {first.message}")
+    if tells:
+        _say(first.words)
+    return tells
 
 
 def _log_to(run_dir: Path, rank: Rank) -> None:
@@ -301,6 +313,11 @@ def _version() -> str:
         return version("evenshard")
     except PackageNotFoundError:
         return "from a clone"
+
+
+def _nothing_began(signal: Preempted) -> int:
+    _say(f"preempted by {signal} before the run began")
+    return PREEMPTED
 
 
 def _answer(text: str) -> Instructions:

@@ -37,8 +37,9 @@ from launcher.observe.observer import Done, Observer, RunObserver
 from launcher.observe.status import Status, to_json
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
-from launcher.processes.group import idle, process_group, release_idle
+from launcher.processes.group import process_group, tell_the_end, wait_for_the_end
 from launcher.processes.signals import Signals
+from launcher.processes.watch import Watch
 from launcher.seeds import stream_seed
 from launcher.training.agree import Agreement
 from launcher.training.batchnorm import convert_batchnorm
@@ -78,6 +79,7 @@ class RankContext:
         rank: this process.
         store: what the ranks meet at.
         signals: what they ask of it.
+        watch: keeps an eye on the others.
         run_dir: the run folder.
         device: of this rank.
         threads: that this rank computes with.
@@ -86,6 +88,7 @@ class RankContext:
     rank: Rank
     store: dist.Store
     signals: Signals
+    watch: Watch
     run_dir: Path
     device: torch.device
     threads: int
@@ -111,11 +114,15 @@ def start(run: RunConfig, context: RankContext) -> str:
             return evaluate(run, context)
     plan = plan_of(run, context.rank.world_size)
     if context.rank.rank >= plan.active:
+        context.watch.stand_apart()
         with context.signals.noted():
-            return idle(context.store, context.rank, context.signals)
+            return wait_for_the_end(context.store, context.rank, context.signals)
     with _group(run, context, plan.active), _exactly(run):
         state = train(run, context, plan)
-        release_idle(context.store, context.rank, state)
+        if context.rank.rank == 0:
+            tell_the_end(context.store, context.rank, state)
+        elif state == "preempted":  # what is kept is whole; a launcher ends all ranks when the first one leaves
+            wait_for_the_end(context.store, context.rank, context.signals)
     return state
 
 
@@ -133,10 +140,11 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
         _export(run, context, parts.model)
         return "finished"
     training.observer.began({CONFIG: to_yaml(run), IDENTITY: to_json(training.keeper.about["identity"])})
+    context.watch.begin(plan.active, run.launch.timeout_s)
     with training.observer.progress(), context.signals.noted(), training.keeper.writing():
         ending = training.run()
+        context.watch.stand_apart()
     if ending.wish:
-        training.agreement.meet()  # a launcher ends the other ranks when the first one leaves
         training.observer.preempted(ending.done, str(ending.wish))
     elif context.rank.rank == 0:
         _export(run, context, parts.model)
@@ -193,7 +201,7 @@ def assemble(
     rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
     place = _device_of_the_group(context.device)
-    agreement = Agreement(lambda: context.signals.wish, place, lambda: keeper.interval.seconds)
+    agreement = Agreement(lambda: context.signals.wish, context.watch.reached, place, lambda: keeper.interval.seconds)
     return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
 
 

@@ -7,8 +7,7 @@ import os
 import re
 import time
 import traceback
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,18 +19,29 @@ from launcher.processes.signals import Preempted
 
 BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 LAST_WORDS = timedelta(seconds=5)
+"""The time that a rank has to say why it went, before another does so."""
 LONGEST = 60_000
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a run: the rank that failed first, with its own words."""
+    """What ended a run: the rank that failed first, with its own words or those of one that it left waiting.
+
+    Attributes:
+        rank: that failed.
+        type: the class of the exception.
+        message: its text.
+        traceback: as Python prints it; may be empty.
+        exit_status: of the run.
+        by: the rank that says so.
+    """
 
     rank: int
     type: str
     message: str
     traceback: str
     exit_status: int
+    by: int
 
     @classmethod
     def of(cls, error: BaseException, rank: int) -> Failure:
@@ -39,11 +49,11 @@ class Failure:
         message = printable(_text_of(error))
         if isinstance(error, KeyboardInterrupt):
             status = PREEMPTED if isinstance(error, Preempted) else FAILED
-            return cls(rank, type(error).__name__, message or "interrupted", "", status)
+            return cls(rank, type(error).__name__, message or "interrupted", "", status, rank)
         shown = not isinstance(error, PlainError)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__)) if shown else ""
         status = WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
-        return cls(rank, type(error).__name__, message, printable(text), status)
+        return cls(rank, type(error).__name__, message, printable(text), status, rank)
 
     @property
     def headline(self) -> str:
@@ -55,11 +65,9 @@ class Failure:
         """What the user reads: the message alone where the settings are wrong, else the traceback too."""
         if self.exit_status == PREEMPTED:
             return f"preempted by {self.message} on rank {self.rank} before the first step: nothing is lost"
-        return (
-            f"error: {self.message}"
-            if self.exit_status == WRONG_SETTINGS
-            else f"{self.traceback}error: {self.headline}"
-        )
+        if self.exit_status == WRONG_SETTINGS or self.by != self.rank:
+            return f"error: {self.message}"
+        return f"{self.traceback}error: {self.headline}"
 
 
 def printable(text: str) -> str:
@@ -99,14 +107,6 @@ def first_failure(store: Store, failure: Failure, attempt: int) -> Failure:
     """
     first = store.compare_set(failure_key(attempt), "", json.dumps(asdict(failure)))
     return Failure(**json.loads(first))
-
-
-def first_failure_of_another(store: Store, failure: Failure, attempt: int) -> Failure:
-    """The same for a broken connection: another rank gets some seconds to say why it went."""
-    with suppress(DistError, RuntimeError):  # the time is over
-        store.wait([failure_key(attempt)], LAST_WORDS)
-    silent = "another rank ended without a word (killed, or out of memory?); its rank_N.log may tell more"
-    return first_failure(store, replace(failure, message=f"{silent}; here it showed as: {failure.message}"), attempt)
 
 
 def told_before(store: Store, message: str) -> bool:

@@ -105,19 +105,19 @@ def _stay_on_this_node() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def idle(store: dist.Store, rank: Rank, signals: Signals) -> str:
-    """Wait outside the process group until the ranks that work are done, and tell them of signals meanwhile.
+def wait_for_the_end(store: dist.Store, rank: Rank, signals: Signals) -> str:
+    """Wait, as long as it takes, until the run has ended; tell the ranks that work of signals meanwhile.
 
     Returns:
-        The state in which they ended.
+        The state in which it ended.
 
     Raises:
-        AnotherFailedError: where one of them failed.
+        AnotherFailedError: where a rank failed.
     """
     told = False
     while not store.check([f"done/{rank.attempt}"]):
         if store.check([failure_key(rank.attempt)]):
-            raise AnotherFailedError("a working rank failed")
+            raise AnotherFailedError("another rank failed")
         if signals.wish and not told:
             store.set(wish_key(rank.attempt), json.dumps(asdict(signals.wish)))
             told = True
@@ -130,8 +130,8 @@ def wish_key(attempt: int) -> str:
     return f"wish/{attempt}"
 
 
-def release_idle(store: dist.Store, rank: Rank, state: str) -> None:
-    """Let the idle ranks go, in the state in which the others ended."""
+def tell_the_end(store: dist.Store, rank: Rank, state: str) -> None:
+    """On rank 0: let the ranks go that wait for the end, which came in this state."""
     store.set(f"done/{rank.attempt}", state)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import site
 import sysconfig
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
@@ -28,7 +29,7 @@ def is_users_own(error: BaseException) -> bool:
     do not raise for arguments that do not fit. A RuntimeError that torch raised from an operation in the user's code,
     as for shapes that do not fit, counts as the library's.
     """
-    frames = [frame for frame in _frames(error) if _is_users(frame.tb_frame.f_code.co_filename)]
+    frames = [frame for frame in _frames(error) if is_users_file(frame.tb_frame.f_code.co_filename)]
     if not frames:
         return False
     if not isinstance(error, MISFITS):
@@ -44,7 +45,7 @@ def users_place(error: BaseException) -> str:
     """``" (file.py:12)"``, the innermost line of the user's code that ``error`` passed, or an empty string."""
     for frame in reversed(_frames(error)):
         file = frame.tb_frame.f_code.co_filename
-        if _is_users(file):
+        if is_users_file(file):
             return f" ({file}:{frame.tb_lineno})"
     return ""
 
@@ -57,6 +58,8 @@ def _frames(error: BaseException) -> list[TracebackType]:
     return frames
 
 
-def _is_users(file: str) -> bool:
+@lru_cache
+def is_users_file(file: str) -> bool:
+    """Whether a file of code is the user's own, neither a library's nor this package's."""
     path = Path(file)
     return path.exists() and not any(path.resolve().is_relative_to(home) for home in (*OWN_CODE, *LIBRARIES))

@@ -1,73 +1,204 @@
-"""What a rank keeps an eye on while it works: the process that launched it, and what the other ranks say."""
+"""What a rank keeps an eye on while it works: the process that launched it, and the other ranks."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
-from torch.distributed import DistError, Store
+import torch.distributed as dist
 
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED
-from launcher.processes.failures import Failure, failure_key
+from launcher.processes.failures import LAST_WORDS, Failure, failure_key, first_failure
 from launcher.processes.group import wish_key
+from launcher.processes.pulse import (
+    APART,
+    WAITS,
+    WORKS,
+    Culprit,
+    Pulse,
+    culprit,
+    gone,
+    leave_pulse,
+    pulse_key,
+    pulse_of,
+    silent,
+)
 from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now
 
 LOOK_S = 1.0
 ORPHAN_S = 7.0
 """Seconds that a rank has to keep a checkpoint once its launcher is gone."""
+PATIENCE = 0.9
+"""The part of ``launch.timeout_s`` for which a rank may be silent: it is to be named before collectives time out."""
+INVESTIGATORS = 3
 
 
 class Watch(threading.Thread):
-    """Looks once a second, for as long as the process does not end by itself.
+    """Looks once a second, and gives a sign of life, for as long as the process does not end by itself.
 
     Where the launcher is gone, the rank keeps a checkpoint and is gone itself within ``ORPHAN_S`` seconds. Where
     another rank failed, it gets ``GRACE_S`` seconds to notice: a collective that waits for one that is gone may never
-    end.
+    end. While the run trains, each rank looks after the next one, and names it when it is silent for too long.
 
     Args:
         rank: this process.
         signals: told what asks for the end.
         launcher: the process that started this one.
+
+    Attributes:
+        signals: as given.
     """
 
     def __init__(self, rank: Rank, signals: Signals, launcher: int) -> None:
         super().__init__(name="watch", daemon=True)
         self._rank = rank
-        self._signals = signals
+        self.signals = signals
         self._launcher = launcher
-        self._store: Store | None = None
+        self._store: dist.Store | None = None
+        self._state, self._step, self._since = WORKS, 0, time.time()
+        self._tell: Callable[[Failure], object] | None = None
+        self._ranks, self._timeout_s = rank.world_size, math.inf
+        self._seen, self._silent_s, self._looked_at = b"", 0.0, time.monotonic()
+        self._here: list[Pulse] = []
 
-    def listen_to(self, store: Store) -> None:
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self._step
+
+    def listen_to(self, store: dist.Store) -> None:
         """From here on other ranks may say something."""
         if self._rank.world_size > 1:
             self._store = store.clone()  # the main thread may wait in its own for long
 
+    def tell_with(self, tell: Callable[[Failure], object]) -> None:
+        """From here on ``tell`` tells the user what is found out."""
+        self._tell = tell
+
+    def begin(self, ranks: int, timeout_s: float) -> None:
+        """The steps begin.
+
+        Args:
+            ranks: that work.
+            timeout_s: ``launch.timeout_s``.
+        """
+        self._ranks, self._timeout_s = ranks, timeout_s
+
+    def reached(self, step: int) -> None:
+        """A step is done."""
+        self._step, self._since = step, time.time()
+
+    def stand_apart(self) -> None:
+        """This rank has no part in the steps, or is done: no other waits for it any more."""
+        self._state = APART
+        with suppress(dist.DistError, RuntimeError):
+            self._give_sign()
+
+    def blame(self, mine: Failure) -> Failure:
+        """Name the rank that another's failure is to be put down to, if none says a word about it within seconds.
+
+        Args:
+            mine: what this rank saw of it.
+        """
+        self._state = WAITS
+        store = self._store
+        if store is None:
+            return mine
+        self._give_sign()
+        if dead := self.blame_dead(mine):
+            return dead
+        order = store.add(f"investigators/{self._rank.attempt}", 1)
+        ranks = range(self._ranks)
+        before = self._pulses(ranks) if order <= INVESTIGATORS else []
+        with suppress(dist.DistError, RuntimeError):  # nobody says a word
+            store.wait([failure_key(self._rank.attempt)], LAST_WORDS if before else 2 * LAST_WORDS)
+            return mine
+        found = culprit(self._ranks, before, self._pulses(ranks)) if before else None
+        lost = f"the ranks lost each other, although all of them answer; here it showed as: {mine.message}"
+        return self._put_down_to(found) if found else replace(mine, message=lost)
+
+    def blame_dead(self, mine: Failure) -> Failure | None:
+        """Name a rank of this machine whose process has ended, if there is one and it left no word."""
+        if self._store is None or self._store.check([failure_key(self._rank.attempt)]):
+            return None
+        found = gone(self._pulses(range(self._ranks)))
+        return self._put_down_to(found) if found and found.rank != mine.rank else None
+
     def run(self) -> None:
         """Look until the process ends by itself."""
-        while not self._signals.over:
+        while not self.signals.over:
             if self._rank.has_launcher and os.getppid() != self._launcher:
                 self._end_as_orphan()
-            if self._store is not None:
-                with suppress(DistError, RuntimeError):  # whoever keeps the store is gone; that shows elsewhere
-                    self._look_at_others(self._store)
+            with suppress(dist.DistError, RuntimeError):  # whoever keeps the store is gone; that shows elsewhere
+                self._look_at_others()
             time.sleep(LOOK_S)
 
     def _end_as_orphan(self) -> None:
-        self._signals.note(Wish(ORPHANED, self._rank.rank))
-        if self._signals.notes:
+        self.signals.note(Wish(ORPHANED, self._rank.rank))
+        if self.signals.notes:
             time.sleep(ORPHAN_S)
+        for pulse in self._here:
+            if pulse.rank != self._rank.rank:
+                pulse.kill()  # a stopped one would stay for ever
         end_now(FAILED)
 
-    def _look_at_others(self, store: Store) -> None:
+    def _look_at_others(self) -> None:
+        store = self._store
+        if store is None:
+            return
+        self._give_sign()
         wish, failure = wish_key(self._rank.attempt), failure_key(self._rank.attempt)
         if store.check([wish]):
-            self._signals.note(Wish(**json.loads(store.get(wish))))
+            self.signals.note(Wish(**json.loads(store.get(wish))))
         if store.check([failure]):
-            first = Failure(**json.loads(store.get(failure)))
-            time.sleep(GRACE_S)
-            if not self._signals.over:
-                end_now(first.exit_status)
+            self._end_after(Failure(**json.loads(store.get(failure))))
+        if self._tell is not None and self._state == WORKS and self._timeout_s < math.inf:
+            self._look_after_the_next(store, self._tell)
+
+    def _end_after(self, first: Failure) -> None:
+        self._kill(first)
+        time.sleep(GRACE_S)
+        if not self.signals.over:
+            end_now(first.exit_status)
+
+    def _look_after_the_next(self, store: dist.Store, tell: Callable[[Failure], object]) -> None:
+        if not self._here:
+            first = self._rank.rank - self._rank.local_rank
+            self._here = self._pulses(range(first, first + self._rank.local_world_size))
+        now, sign = time.monotonic(), store.get(pulse_key(self._rank.attempt, (self._rank.rank + 1) % self._ranks))
+        # A look that comes late says nothing: this process may have been the one that stood still.
+        self._silent_s = self._silent_s + min(now - self._looked_at, 2 * LOOK_S) if sign == self._seen else 0.0
+        self._seen, self._looked_at = sign, now
+        next_one = Pulse(**json.loads(sign))
+        if self._silent_s > PATIENCE * self._timeout_s and next_one.state == WORKS:
+            named = self._put_down_to(silent(next_one, self._silent_s))
+            tell(first_failure(store, named, self._rank.attempt))
+
+    def _put_down_to(self, found: Culprit) -> Failure:
+        return Failure(found.rank, found.type, found.message, "", FAILED, by=self._rank.rank)
+
+    def _kill(self, first: Failure) -> None:
+        """Kill a rank that was named by another, if it is of this machine: it will not end by itself."""
+        if self._store is None or first.rank in (first.by, self._rank.rank):
+            return
+        pulse = pulse_of(self._store, self._rank.attempt, first.rank)
+        if pulse is not None:
+            pulse.kill()
+
+    def _give_sign(self) -> None:
+        if self._store is not None:
+            pulse = Pulse.now(self._rank.rank, self._state, self._step, self._since)
+            leave_pulse(self._store, self._rank.attempt, pulse)
+
+    def _pulses(self, ranks: Iterable[int]) -> list[Pulse]:
+        """The last signs of those of ``ranks`` that gave one."""
+        assert self._store is not None  # noqa: S101 - our own mistake
+        found = [pulse_of(self._store, self._rank.attempt, rank) for rank in ranks]
+        return [pulse for pulse in found if pulse is not None]

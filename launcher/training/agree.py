@@ -36,6 +36,7 @@ class Agreement:
 
     Args:
         wish: gives that of this rank, if there is one.
+        reached: told each step that is done.
         device: where numbers are reduced, if there are several ranks.
         keep_every_s: gives the seconds between checkpoints, as they are now; None: none is due by the clock.
         clock: seconds; that of rank 0 decides when a checkpoint is due and when the ranks agree again.
@@ -44,19 +45,22 @@ class Agreement:
     def __init__(
         self,
         wish: Callable[[], Wish | None],
+        reached: Callable[[int], None],
         device: torch.device | None = None,
         keep_every_s: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wish = wish
+        self._reached = reached
         self._device = device
         self._keep_every_s = keep_every_s
         self._clock = clock
         self._kept_at = self._agreed_at = clock()
         self._steps = self._left = 1
 
-    def after_step(self) -> Decision:
+    def after(self, step: int) -> Decision:
         """What to do now that a step is done; the same on all ranks, all of which call it after every step."""
+        self._reached(step)
         self._left -= 1
         if self._left:
             return Decision()
@@ -67,10 +71,6 @@ class Agreement:
         if keep:
             self._kept_at = now
         return Decision(wish, keep)
-
-    def meet(self) -> None:
-        """Wait for the other ranks; a collective."""
-        self._over_all_ranks(None, keep=False, pace=1)
 
     def _is_due(self, now: float) -> bool:
         seconds = self._keep_every_s()

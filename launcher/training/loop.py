@@ -108,7 +108,7 @@ class Training:
                 rate = self.stepper.learning_rate
                 now.add(self.stepper.step(micro_batches), steps_left)
                 self.observer.reached(now.done)
-                asked = self.agreement.after_step()
+                asked = self.agreement.after(now.done.step)
                 self._pause(rate, asked)
                 if self.is_over or asked.stop:
                     break

@@ -182,13 +182,14 @@ def test_ranks_agree_four_times_a_second_on_a_wish_and_on_the_clock_of_rank_zero
         wish = signals.Wish("SIGTERM", 1)
         agreement = Agreement(
             lambda: wish if rank == 1 and step >= 10 else None,
+            lambda _: None,
             keep_every_s=lambda: 1.0 + rank,
             clock=lambda: step * 0.1,
         )
         decisions = []
         while step < 15:
             step += 1
-            decisions.append(agreement.after_step())
+            decisions.append(agreement.after(step))
         return decisions
 
     nothing, keeps, stops = Decision(), Decision(keep=True), Decision(stop=signals.Wish("SIGTERM", 1))
