@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,9 @@ class RunObserver(Observer):
             with self._bar:
                 yield
         finally:
-            self._move(self._done)
-            self._tensorboard.flush()
+            with suppress(OSError):  # what ended the run matters more
+                self._move(self._done)
+                self._tensorboard.flush()
 
     def reached(self, done: Done) -> None:
         """A step is done; told when there is something to tell."""
@@ -171,7 +172,8 @@ class RunObserver(Observer):
         """A checkpoint was kept, or not, as status.json tells from now on."""
         newest = self._status.checkpoint_step if error else step
         self._status = replace(self._status, checkpoint_step=newest, checkpoint_error=error)
-        self._move(self._done)
+        with suppress(OSError):  # the disk may be full; what is said about the checkpoint matters more
+            self._move(self._done)
 
     def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end: status.json tells how, TensorBoard gets settings and results side by side."""

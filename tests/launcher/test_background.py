@@ -1,5 +1,6 @@
 """Checkpoints are written beside training: what is kept is what was there when it was asked for."""
 
+import errno
 import json
 import os
 import resource
@@ -19,6 +20,7 @@ from launcher.checkpoints.writer import Writer
 from launcher.files import DISK, Disk
 from launcher.training.interval import Interval
 from tests.launcher.command import Line, in_turn, launch
+from tests.launcher.disks import FullDisk
 from tests.launcher.survivor import SURVIVOR, contents, lines_without_speed
 
 
@@ -132,22 +134,6 @@ def test_a_run_that_fails_waits_for_the_checkpoint_that_is_being_written(tmp_pat
     store.check_whole(folder, FILES)
 
 
-class FullDisk:
-    """From the third generation on, until the fifth, the disk has no room; or for good."""
-
-    def __init__(self, steps=(3, 4)):
-        self.steps, self.write = [f"{step:08d}" for step in steps], Disk.write
-
-    def __call__(self):
-        def write(disk, path, content):
-            if path.name == "training.pt" and any(step in path.parent.name for step in self.steps):
-                self.write(disk, path, content[:10])
-                raise OSError(28, os.strerror(28), str(path))
-            self.write(disk, path, content)
-
-        Disk.write = write
-
-
 def kept_steps(done):
     return [int(path.name[5:]) for path in sorted((done.run_dir / "checkpoints").iterdir())]
 
@@ -210,7 +196,14 @@ def test_a_system_that_refuses_more_is_told(tmp_path):
 
 
 def no_room():
-    Disk.free = lambda _disk, _path: 1_000_000
+    Disk.free = lambda _disk, _path: 100_000
+
+
+def no_permission():
+    def refuse(_disk, path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    Disk.make_folder = refuse
 
 
 def a_file_in_the_way(folder):
@@ -219,15 +212,17 @@ def a_file_in_the_way(folder):
 
 
 def test_a_run_that_could_keep_nothing_does_not_begin(tmp_path):
-    blocked, full = in_turn(
+    blocked, full, locked = in_turn(
         Line(tmp_path / "blocked", SURVIVOR, lambda: a_file_in_the_way(tmp_path / "blocked" / "run")),
         Line(tmp_path / "full", SURVIVOR, no_room),
+        Line(tmp_path / "locked", SURVIVOR, no_permission),
     )
-    for done, reason in ((blocked, "Not a directory"), (full, "no space: 1.0 MB are needed, 1.0 MB are free: ")):
+    full_disk = "no space: 1.0 MB are needed, 0.1 MB are free: "
+    for done, reason in ((blocked, "Not a directory"), (full, full_disk), (locked, "Permission denied: ")):
         place = f"error: hydra.run.dir={done.run_dir}: no checkpoint can be written to {done.run_dir}/checkpoints: "
         assert done.status == 2
         assert done.error.startswith(place + reason), done.error
-        assert done.error.count("\n") == 1
+        assert done.error.count("error: ") == 1
         assert not (done.run_dir / "metrics.jsonl").exists()
 
 

@@ -8,8 +8,8 @@ from launcher.configure.command_line import parse
 from launcher.files import holder_of, lock
 from launcher.inspection import inspect_text
 from tests.launcher.command import Line, in_turn, launch
+from tests.launcher.disks import FullDisk
 from tests.launcher.survivor import SURVIVOR, back_to, contents
-from tests.launcher.test_background import FullDisk
 
 
 def lines(text):

@@ -19,6 +19,7 @@ RUNS = {
     "micro-batches": ("batch.max_per_device=4",),
     "adaptive": ("optimizer=adamw", "scheduler=one_cycle", "trainer.clip_norm=0.5"),
     "exact": ("batch.exact=true", "batch.shard_rows=2"),
+    "averages and counters": ("model._target_=tests.launcher.parts.Averages",),
     "half": ("trainer.precision=fp16",),
     "rare": ("trainer.log_every=5", "trainer.evaluate_every=2"),
 }
