@@ -9,26 +9,38 @@ that of a binary tree over the shards 0 .. V - 1::
     S(l, i) = S(l - 1, 2 i)                            where it does not
     total   = S(h, 0)  with the least h for which 2^h >= V
 
-**Whoever computes them, the bits of all S(l, i) are the same.** By induction over l: for l = 0 they are the values of
-the shards, each computed from its own rows, with its own random stream and from the buffers of the step's beginning,
-that is from nothing that depends on ranks. For l > 0 the operands have the same bits by induction, and the sum of two
-numbers, or of two vectors element by element, is a function of its operands. The second case adds nothing. So it does
-not matter which rank computes S(l, i), nor when, nor how a vector is cut for it, as long as it computes that node out
-of its two children and no sum that is not in the tree.
+**Whoever computes them, the bits of all S(l, i) are the same.** By induction over l. For l = 0 that is the assumption:
+the value of a shard is a function of what the step began with, of the rows of the shard and of its number. For l > 0
+the operands have the same bits by induction, and the sum of two numbers, or of two vectors element by element, is a
+function of its operands. The second case adds nothing. So it does not matter which rank computes S(l, i), nor when,
+nor how a vector is cut for it, as long as it computes that node out of its two children, and no sum that is not in the
+tree. World size, ring order, buckets and their order enter nowhere.
 
 Three places compute nodes, and none of them any other sum:
 
 - `CarryStack`: a rank takes a contiguous range of shards, one after the other. As soon as two siblings S(l, 2 i) and
-  S(l, 2 i + 1) lie on top of the stack they become S(l + 1, i). What remains are the roots of the largest subtrees that
-  lie within the range, `cover(start, stop)`: at most two for each level, at most log2 of its length + 1 where the range
-  starts at a multiple of a power of two not below its length.
+  S(l, 2 i + 1) lie on top of the stack they become S(l + 1, i). What remains are the roots of the largest subtrees
+  within the range, `cover(shards)`. From left to right their levels rise and then fall, and none comes twice on either
+  side, since the left one of two could be joined with what follows it: so there are at most two for each level. Where
+  the range starts at a multiple of a power of two not below its length, there is at most one for each level.
 - `finish`: the rest of the tree from those roots, by the recursion above.
 - `TreeSum`: the ranks cut their vectors into one slice for each rank and exchange them, each rank finishes the tree on
   its slice, and the finished slices are gathered. Short vectors go whole to every rank, and each finishes the whole
   tree. Exchanging and gathering move bits and add nothing.
 
-World size, ring order, buckets and their order enter nowhere. What does enter is how a shard is computed: another
-number of threads, another instruction set or another version of torch may round a shard's own values differently.
+**From step to step** the same induction runs on: equal bits before a step give equal sums, and these equal bits after
+it, where all that follows is a function of them too. Who sees to the assumptions:
+
+- The rows of a shard: `samplers` deals positions to shards, not to ranks; each row is read with random streams of its
+  own, by one thread; what draws elsewhere is refused (`check`).
+- A shard's own computation: buffers as before the step (`buffers`), random streams from seed, step and shard, one shard
+  at a time, deterministic operations only (`compute`); parameters that change on the way are refused (`exact_step`).
+- The gradients that the optimizer and clipping see: the same layout and alignment in memory for every number of ranks
+  (`shard_gradients`), division by the rows last, streams that are the same on every rank.
+- Evaluation: whole batches in a fixed order (`evaluate`).
+- The machine: versions, instruction set and threads round differently; ranks compare them, and a run keeps them
+  (`checkpoints.identity`). What a module keeps in plain attributes from one forward to the next is not seen by anybody:
+  a layer whose output depends on such a count is not exact.
 """
 
 from __future__ import annotations
