@@ -88,8 +88,7 @@ class StepBuffers:
         yield
         self.end_piece(rows)
         if last:
-            moves = [self.moves(piece, self.moving) for piece in self._pieces]
-            self.settle(torch.stack(moves).sum(0), sum(piece.rows for piece in self._pieces), self.moving)
+            self.settle(self.moves(self.moving).sum(0), sum(piece.rows for piece in self._pieces), self.moving)
             self.end_step()
 
     def begin_piece(self) -> None:
@@ -111,24 +110,26 @@ class StepBuffers:
         self._pieces.append(piece)
         return piece
 
-    def moves(self, piece: Piece, numbers: list[int]) -> Tensor:
-        """The rows of ``piece`` times what it moved these buffers by, and times the squares for whole numbers.
+    def moves(self, numbers: list[int]) -> Tensor:
+        """Of each piece: its rows times what it moved these buffers by, and times the squares for whole numbers.
 
         Returns:
-            (numbers,) float64.
+            (pieces, numbers) float64.
         """
-        parts = [torch.zeros(0, dtype=torch.float64)]
+        parts = [torch.zeros(len(self._pieces), 0, dtype=torch.float64)]
         for number in numbers:
             start = self._start[number]
-            move = difference(start.double(), piece.ends.get(number, start).double()).flatten()
+            ends = torch.stack([piece.ends.get(number, start) for piece in self._pieces])
+            move = difference(start.double(), ends.double()).reshape(len(ends), start.numel())
             parts += [move] if start.is_floating_point() else [move, move.square()]
-        return torch.cat([part.to(parts[-1].device) for part in parts]) * piece.rows
+        moves = torch.cat([part.to(parts[-1].device) for part in parts], dim=1)
+        return moves * moves.new_tensor([[piece.rows] for piece in self._pieces])
 
     def settle(self, total: Tensor, rows: float, numbers: list[int]) -> None:
         """After the last piece: move the kept values of these buffers by the average.
 
         Args:
-            total: what ``moves`` gave, added up over all pieces of all ranks.
+            total: what ``moves`` gives, added up over all pieces of all ranks.
             rows: of all these pieces.
             numbers: of the buffers.
 

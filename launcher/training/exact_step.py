@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from launcher.processes.errors import SettingsError
 from launcher.seeds import seed_streams
-from launcher.training.buffers import Piece, StepBuffers
-from launcher.training.exact import CarryStack, TreeSum
+from launcher.training.buffers import StepBuffers
+from launcher.training.exact import CarryStack, PendingSum, TreeSum
 from launcher.training.shard_gradients import ShardGradients
 from samplers import Share
 
@@ -41,8 +41,9 @@ class InTreeOrder:
         self._parameters = list(model.named_parameters())
         self._buffers = StepBuffers(model)
         self._gradients = ShardGradients(model, self._tree)
-        self._small: CarryStack[Tensor] = CarryStack(Tensor.add_)
-        self._pieces: list[tuple[int, Piece]] = []
+        self._shards: list[int] = []
+        self._losses: list[Tensor] = []
+        self._counts: list[list[int]] = []
         if len(ranges) > 1:
             take_from_rank_zero([*model.parameters(), *model.buffers()])
 
@@ -59,20 +60,19 @@ class InTreeOrder:
         versions = [parameter._version for _, parameter in self._parameters]  # noqa: SLF001 - no public name
         seed_streams(self._seed, "step", self._step, "shard", shard)
         self._gradients.begin(shard, share.last_in_step)
-        losses: list[Tensor] = []
-        yield losses.append
+        yield self._losses.append
         self._check_unchanged(versions)
         had = self._gradients.end()
         piece = self._buffers.end_piece(share.rows)
-        self._pieces.append((shard, piece))
         moved = [number in piece.ends for number in range(len(self._buffers.places))]
-        numbers = losses[0].new_tensor([share.rows, *had, *moved], dtype=torch.float64)
-        moves = self._buffers.moves(piece, self._buffers.moving).to(numbers.device)
-        self._small.push(shard, torch.cat([losses[0].double().view(1), numbers, moves]))
+        self._shards.append(shard)
+        self._counts.append([share.rows, *had, *moved])
 
     def finish(self) -> Tensor:
         """The loss of all shards on rank 0 and 0 elsewhere, so that adding over the ranks changes no bit."""
-        pending = self._tree.start(self._small.clear())
+        losses = torch.stack(self._losses).double()[:, None]
+        moves = self._buffers.moves(self._buffers.moving).to(losses.device)
+        pending = self._start(torch.cat([losses, losses.new_tensor(self._counts), moves], dim=1))
         self._gradients.gather()
         pending.gather()
         total = pending.result()
@@ -83,6 +83,13 @@ class InTreeOrder:
         seed_streams(self._seed, "step", self._step, "optimizer")  # some draw, and must draw alike on all ranks
         return loss[0].clone() if self._rank == 0 else torch.zeros_like(loss[0])
 
+    def _start(self, numbers: Tensor) -> PendingSum:
+        """Begin to add up rows of numbers, one for each shard of this rank."""
+        stack: CarryStack[Tensor] = CarryStack(Tensor.add_)
+        for shard, row in zip(self._shards, numbers, strict=True):
+            stack.push(shard, row)
+        return self._tree.start(stack.clear())
+
     def combine_buffers(self) -> None:
         """They are the same on every rank after every step."""
 
@@ -91,15 +98,12 @@ class InTreeOrder:
         new = [n for n, flag in enumerate(moved) if flag and n not in self._buffers.moving]
         self._buffers.settle(moves, rows, self._buffers.moving)
         if new:
-            late: CarryStack[Tensor] = CarryStack(Tensor.add_)
-            for shard, piece in self._pieces:
-                late.push(shard, self._buffers.moves(piece, new))
-            pending = self._tree.start(late.clear())
+            pending = self._start(self._buffers.moves(new))
             pending.gather()
             self._buffers.settle(pending.result(), rows, new)
             self._buffers.begin_to_move(new)
         self._buffers.end_step()
-        self._pieces = []
+        self._shards, self._losses, self._counts = [], [], []
 
     def _check_unchanged(self, versions: list[int]) -> None:
         for (name, parameter), before in zip(self._parameters, versions, strict=True):
