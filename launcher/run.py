@@ -62,7 +62,7 @@ from launcher.training.loop import Limits, Training, tell_epoch
 from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Averaged, Reduction
 from launcher.training.resume import Resumed, find
-from launcher.training.shard_batchnorm import Shards
+from launcher.training.shard_batchnorm import ShardLayout
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
 from launcher.training.wrap import wrap
@@ -315,16 +315,16 @@ def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts
     )
 
 
-def _convert_batchnorm(run: RunConfig, context: RankContext, model: nn.Module) -> Shards:
+def _convert_batchnorm(run: RunConfig, context: RankContext, model: nn.Module) -> ShardLayout:
     """Let BatchNorm layers do as ``batchnorm`` says; gives what tells them of the shards in a micro-batch."""
-    shards = Shards()
+    shards = ShardLayout()
     converted = convert_batchnorm(model, run.batchnorm, context.device, shards)
     if run.batchnorm != "local" and not converted and context.rank.rank == 0:
         log.warning("batchnorm=%s has no effect: the model has no BatchNorm layers", run.batchnorm)
     return shards
 
 
-def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module, shards: Shards) -> Reduction:
+def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module, shards: ShardLayout) -> Reduction:
     if run.batch.exact:
         return InTreeOrder(model, run.seed, [plan.shard_range(r) for r in range(plan.active)], rank)
     in_pieces = run.batchnorm == "shard" and len(plan.micro_batches(rank)) > 1

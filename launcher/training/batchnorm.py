@@ -17,13 +17,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from launcher.configure.schema import BATCHNORM
 from launcher.processes.errors import SettingsError, one_of
 from launcher.training.converted import AnyBatchNorm, ConvertedBatchNorm, converted_class
-from launcher.training.shard_batchnorm import ShardBatchNorm, Shards
+from launcher.training.shard_batchnorm import ShardBatchNorm, ShardLayout
 from launcher.training.sync_batchnorm import CudaSyncBatchNorm, SyncBatchNorm
 
 OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def convert_batchnorm(model: nn.Module, how: str, device: torch.device, shards: Shards) -> int:
+def convert_batchnorm(model: nn.Module, how: str, device: torch.device, shards: ShardLayout) -> int:
     """Convert the BatchNorm layers of ``model`` in place.
 
     Names and values of the state dict stay, so do the answers in evaluation mode. Other layers are left alone.

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.seeds import seed_streams
 from launcher.training.buffers import StepBuffers, combine_buffers
-from launcher.training.shard_batchnorm import Shards
+from launcher.training.shard_batchnorm import ShardLayout
 from samplers import Share
 
 
@@ -66,7 +66,7 @@ class Averaged:
     rank: int = 0
     divides_by: int = 1
     weight: float = 1.0
-    shards: Shards = field(default_factory=Shards)
+    shards: ShardLayout = field(default_factory=ShardLayout)
     buffers: StepBuffers | None = None
     _step: int = 0
     _losses: list[Tensor] = field(default_factory=list)

@@ -16,7 +16,7 @@ from launcher.training.converted import ConvertedBatchNorm
 
 
 @dataclass
-class Shards:
+class ShardLayout:
     """What the micro-batch in the model consists of: set before every forward, read by the layers.
 
     A copy of a model reads the same object, since it sees the same micro-batches; a model that was pickled has one
@@ -30,11 +30,11 @@ class Shards:
     rows: int = 0
     count: int = 1
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Shards:
+    def __deepcopy__(self, _memo: dict[int, Any]) -> ShardLayout:
         return self
 
-    def __reduce__(self) -> tuple[type[Shards], tuple[()]]:
-        return Shards, ()
+    def __reduce__(self) -> tuple[type[ShardLayout], tuple[()]]:
+        return ShardLayout, ()
 
 
 class ShardBatchNorm(ConvertedBatchNorm):
@@ -48,7 +48,7 @@ class ShardBatchNorm(ConvertedBatchNorm):
         layer_name: the name of the layer in the model.
     """
 
-    shards: Shards
+    shards: ShardLayout
     layer_name: str
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that callers of BatchNorm know

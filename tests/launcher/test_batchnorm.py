@@ -14,7 +14,7 @@ from launcher.processes.errors import SettingsError
 from launcher.testing import simulate
 from launcher.training.batchnorm import convert_batchnorm
 from launcher.training.buffers import combine_buffers, running_statistics
-from launcher.training.shard_batchnorm import Shards, join_shards, split_shards
+from launcher.training.shard_batchnorm import ShardLayout, join_shards, split_shards
 from launcher.training.wrap import wrap
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -73,7 +73,7 @@ def plain_of(kind):
 
 
 def by_shard(layer, rows, count):
-    assert convert_batchnorm(layer, "shard", CPU, Shards(rows, count)) == 1
+    assert convert_batchnorm(layer, "shard", CPU, ShardLayout(rows, count)) == 1
     return layer
 
 
@@ -196,7 +196,7 @@ def test_one_shard_evaluation_and_a_frozen_layer_are_plain():
 
 def test_a_layer_that_does_not_see_the_rows_is_named():
     model = nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(3))
-    convert_batchnorm(model, "shard", CPU, Shards(rows=4, count=2))
+    convert_batchnorm(model, "shard", CPU, ShardLayout(rows=4, count=2))
     message = (
         r"batchnorm=shard: layer 1 gets \(8, 3\) where the micro-batch has 4 rows in 2 shards: .*"
         "use batchnorm=local or batchnorm=sync, or batch.exact=true"
@@ -225,7 +225,7 @@ def test_conversion_leaves_the_model_as_it_is(how, count):
     model, seen = network(), []
     layer, state, ids = model.again, copy.deepcopy(model.state_dict()), [id(p) for p in model.parameters()]
     layer.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
-    assert convert_batchnorm(model, how, CPU, Shards(4, 2)) == count
+    assert convert_batchnorm(model, how, CPU, ShardLayout(4, 2)) == count
     assert model.features[1] is model.again is layer
     assert isinstance(layer, nn.BatchNorm2d)
     assert isinstance(model.head[2], nn.BatchNorm1d)
@@ -243,7 +243,7 @@ def test_conversion_leaves_the_model_as_it_is(how, count):
 
 @pytest.mark.parametrize("how", ["shard", "sync"])
 def test_copies_read_what_the_step_sets_and_pickles_are_free_of_it(how):
-    model, shards, file = network(), Shards(), io.BytesIO()
+    model, shards, file = network(), ShardLayout(), io.BytesIO()
     convert_batchnorm(model, how, CPU, shards)
     shards.rows, shards.count = 6, 2
     rows, other_rows = random(6, 2, 4, 4, dtype=torch.float32), random(7, 2, 4, 4, dtype=torch.float32)
@@ -269,7 +269,7 @@ def network_like(model):
 
 def test_a_class_that_only_adds_to_torchs_stays_what_it_is():
     model = nn.Sequential(WithDefaults(3))
-    assert convert_batchnorm(model, "shard", CPU, Shards(8, 2)) == 1
+    assert convert_batchnorm(model, "shard", CPU, ShardLayout(8, 2)) == 1
     assert isinstance(model[0], WithDefaults)
     assert (model[0].eps, model[0].momentum, model[0].channels()) == (1e-3, 0.03, 3)
     assert "ShardWithDefaults(3, eps=0.001" in repr(copy.deepcopy(model))
@@ -278,7 +278,7 @@ def test_a_class_that_only_adds_to_torchs_stays_what_it_is():
 def test_other_layers_are_left_alone():
     model = nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True), nn.GroupNorm(1, 3), nn.LayerNorm(3))
     types = [type(layer) for layer in model]
-    assert [convert_batchnorm(model, how, CPU, Shards()) for how in ("local", "shard", "sync")] == [0, 0, 0]
+    assert [convert_batchnorm(model, how, CPU, ShardLayout()) for how in ("local", "shard", "sync")] == [0, 0, 0]
     assert [type(layer) for layer in model] == types
 
 
@@ -299,27 +299,27 @@ def test_other_layers_are_left_alone():
 def test_a_layer_that_cannot_be_converted_is_named_and_none_is_converted(how, layer, message):
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Sequential(layer))
     with pytest.raises(SettingsError, match=f"^batchnorm={how}: {message}"):
-        convert_batchnorm(model, how, CPU, Shards())
+        convert_batchnorm(model, how, CPU, ShardLayout())
     assert type(model[0]) is nn.BatchNorm2d
-    assert convert_batchnorm(model, "local", CPU, Shards()) == 0
+    assert convert_batchnorm(model, "local", CPU, ShardLayout()) == 0
 
 
 def test_a_forward_that_was_put_on_the_layer_is_its_own():
     layer = nn.BatchNorm1d(3)
     layer.forward = lambda rows: rows
     with pytest.raises(SettingsError, match="batchnorm=shard: layer model is of class BatchNorm1d, whose forward"):
-        convert_batchnorm(layer, "shard", CPU, Shards())
+        convert_batchnorm(layer, "shard", CPU, ShardLayout())
 
 
 def test_an_unknown_word_is_refused():
     with pytest.raises(SettingsError, match="batchnorm=shards is not one of local, shard, sync; did you mean 'shard'"):
-        convert_batchnorm(nn.BatchNorm1d(3), "shards", CPU, Shards())
+        convert_batchnorm(nn.BatchNorm1d(3), "shards", CPU, ShardLayout())
 
 
 def test_on_cuda_sync_is_torchs_own():
     model = nn.Sequential(nn.BatchNorm1d(3), WithDefaults(3), nn.SyncBatchNorm(3))
     theirs = model[2]
-    assert convert_batchnorm(model, "sync", CUDA, Shards()) == 3
+    assert convert_batchnorm(model, "sync", CUDA, ShardLayout()) == 3
     assert all(isinstance(layer, nn.SyncBatchNorm) for layer in model)
     assert type(theirs) is nn.SyncBatchNorm
     assert isinstance(model[1], WithDefaults)
@@ -332,7 +332,7 @@ def test_on_cuda_sync_is_torchs_own():
 def test_a_converted_layer_can_be_converted_again(kind):
     layer, rows = kind(3), random(4, 3, 2, 2, dtype=torch.float32)
     for how in ("sync", "shard", "shard", "sync"):
-        assert convert_batchnorm(layer, how, CPU, Shards(4, 2)) == 1
+        assert convert_batchnorm(layer, how, CPU, ShardLayout(4, 2)) == 1
     torch.testing.assert_close(layer(rows), nn.BatchNorm2d(3)(rows))
 
 
@@ -356,7 +356,7 @@ def over_ranks(ranks, dtype):
     for name, options, channels_last in SYNC_CASES:
         kind, shape = SHAPES[name]
         layer, total = layer_of(kind, dtype, **options), sum(SHARES[ranks])
-        assert convert_batchnorm(layer, "sync", CPU, Shards(total, 2)) == 1
+        assert convert_batchnorm(layer, "sync", CPU, ShardLayout(total, 2)) == 1
         weights = random(total, *shape, dtype=dtype, seed=7)
         for forward in range(2):
             rows = share(random(total, *shape, dtype=dtype, seed=forward), ranks, rank)
@@ -411,7 +411,7 @@ def test_over_ranks_a_mean_far_from_zero_costs_no_digits_and_16_bits_are_summed_
         found = []
         for offset, dtype in ((1e4, torch.float32), (0.0, torch.bfloat16), (0.0, torch.float16)):
             layer = nn.BatchNorm2d(3, momentum=1.0)
-            convert_batchnorm(layer, "sync", CPU, Shards())
+            convert_batchnorm(layer, "sync", CPU, ShardLayout())
             rows = share(random(9, 3, 8, 8, dtype=torch.float32) + offset, 4, rank).to(dtype).requires_grad_()
             normal = layer(rows)
             normal.float().square().sum().backward()
@@ -434,7 +434,7 @@ def test_over_ranks_corners():
     def corners():
         rank = dist.get_rank()
         layer = nn.BatchNorm1d(3)
-        convert_batchnorm(layer, "sync", CPU, Shards())
+        convert_batchnorm(layer, "sync", CPU, ShardLayout())
         empty = layer(random(rank and 4, 3, dtype=torch.float32))
         messages = []
         for rows in (random(rank, 3, dtype=torch.float32), random(2, 3, 4, 4, dtype=torch.float32)):
@@ -443,7 +443,7 @@ def test_over_ranks_corners():
             messages.append(str(error.value))
         half = [dist.new_group([number]) for number in range(2)][rank]
         grouped = nn.SyncBatchNorm(3, process_group=half)
-        convert_batchnorm(grouped, "sync", CPU, Shards())
+        convert_batchnorm(grouped, "sync", CPU, ShardLayout())
         rows = random(3 + rank, 3, 2, dtype=torch.float32)
         alone = torch.allclose(grouped(rows), nn.BatchNorm1d(3)(rows), atol=1e-6)
         layer.eval()
@@ -460,7 +460,7 @@ def test_over_ranks_corners():
 
 def test_models_train_under_distributed_data_parallel():
     def train(how):
-        rank, shards = dist.get_rank(), Shards()
+        rank, shards = dist.get_rank(), ShardLayout()
         torch.manual_seed(3)
         model = network().double()
         convert_batchnorm(model, how, CPU, shards)
