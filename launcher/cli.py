@@ -27,11 +27,21 @@ from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
 from launcher.plan import plan_text
 from launcher.processes.environment import Rank
-from launcher.processes.errors import FAILED, FINISHED, PREEMPTED, WRONG_SETTINGS, SettingsError, first_line
+from launcher.processes.errors import (
+    FAILED,
+    FINISHED,
+    NEVER_RETRIED,
+    PREEMPTED,
+    WRONG_SETTINGS,
+    SettingsError,
+    first_line,
+)
 from launcher.processes.failures import (
     Failure,
+    did_steps,
     first_failure,
     is_consequence,
+    note_steps,
     printable,
     tell_torchrun,
     told_before,
@@ -39,7 +49,7 @@ from launcher.processes.failures import (
 from launcher.processes.group import device_of, from_rank_zero, leave, meet
 from launcher.processes.origin import users_place
 from launcher.processes.signals import Preempted, Signals
-from launcher.processes.spawn import processes_of, start_processes
+from launcher.processes.spawn import processes_of, start_processes, starts_ranks
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
 from launcher.processes.watch import Watch
 from launcher.run import RankContext, start
@@ -150,7 +160,10 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, he
         signals.ignore()
         return report(error, Path(instructions.run_dir), rank, store, watch)
     signals.ignore()
-    return PREEMPTED if state == "preempted" else FINISHED
+    if state != "preempted":
+        return FINISHED
+    store.set(REMEMBERED, Instructions(exit_status=PREEMPTED).to_json())
+    return PREEMPTED
 
 
 def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> Instructions:
@@ -166,7 +179,7 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
     except Preempted as signal:
-        return Instructions(exit_status=_nothing_began(signal))
+        instructions = Instructions(exit_status=_nothing_began(signal))
     except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
@@ -193,12 +206,13 @@ def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) ->
     composed = compose_run(line)
     if composed.run.mode == "inspect":
         return _answer(_told_of(composed.run_dir))
-    world_size = processes_of(composed.run.launch.processes, rank)
+    launch = composed.run.launch
+    world_size = processes_of(launch.processes, rank)
     run, notes = for_devices(composed.run, world_size)
     if run.mode == "plan":
         return _answer(plan_text(run, replace(rank, world_size=world_size), composed.run_dir, notes))
-    if world_size != rank.world_size:
-        return Instructions(exit_status=start_processes(world_size, words, signals))
+    if starts_ranks(launch.processes, launch.max_restarts, rank):
+        return Instructions(exit_status=start_processes(world_size, words, launch.max_restarts, signals))
     continues = run.mode == "train" and run.checkpoint.resume == "auto"
     folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, continues, held)
     if folder != composed.run_dir:
@@ -260,6 +274,8 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, w
         elif isinstance(error, Preempted):  # as launchers do for a rank that died
             mine = watch.blame_dead(mine) or mine
         first = first_failure(store, mine, rank.attempt)
+        if first.by == rank.rank and _is_hopeless(error, first, store, watch):
+            store.set(REMEMBERED, Instructions(exit_status=first.exit_status).to_json())
     except dist.DistError:
         first = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}")
     if announce(first, run_dir, rank, store) and error.__cause__ is not None and users_place(error.__cause__):
@@ -267,6 +283,14 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, w
     if first.by != rank.rank and rank.store_outlives_ranks:
         time.sleep(SECOND_S)  # torchrun's table calls the root cause what it sees end first
     return first.exit_status
+
+
+def _is_hopeless(error: BaseException, first: Failure, store: dist.Store, watch: Watch) -> bool:
+    """Whether a restart would end in the same way, or is not wanted."""
+    if watch.step:
+        note_steps(store)
+    at_once = not is_consequence(error) and not did_steps(store)
+    return at_once or first.exit_status in NEVER_RETRIED or isinstance(error, KeyboardInterrupt)
 
 
 def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bool:

@@ -227,6 +227,8 @@ class LaunchConfig:
 
     Attributes:
         processes: ranks to start on this node; null: those that torchrun or Slurm started, else one.
+        max_restarts: how often the ranks that launch.processes starts are started again when one fails; torchrun has
+            its own --max-restarts.
         threads_per_rank: threads that each rank computes with; null: usable cores / ranks of the node,
             and 1 with batch.exact=true.
         backend: auto (nccl on CUDA, gloo on CPU), gloo or nccl.
@@ -235,6 +237,7 @@ class LaunchConfig:
     """
 
     processes: int | None = None
+    max_restarts: int = 0
     threads_per_rank: int | None = None
     backend: str = "auto"
     device: str = "auto"
@@ -243,6 +246,7 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         """Check every setting by itself."""
         _at_least("launch.processes", self.processes, 1)
+        _at_least("launch.max_restarts", self.max_restarts, 0)
         _at_least("launch.threads_per_rank", self.threads_per_rank, 1)
         _at_least("launch.timeout_s", self.timeout_s, 1)
         one_of("launch.backend", self.backend, BACKENDS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
+from launcher.processes.errors import NEVER_RETRIED
 from launcher.processes.signals import Signals
 
 __all__ = ["Agent", "WorkerSpec"]
@@ -13,6 +14,8 @@ __all__ = ["Agent", "WorkerSpec"]
 
 class Agent(LocalElasticAgent):
     """An agent that passes signals on to its ranks, and then waits for them to end by themselves.
+
+    Ranks that end because of the settings, or with a checkpoint, are not started again.
 
     Args:
         ranks: what to start.
@@ -27,3 +30,9 @@ class Agent(LocalElasticAgent):
         processes: dict[int, int] = super()._start_workers(worker_group)
         self._signals.pass_on(processes.values())
         return processes
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if any(failure.exitcode in NEVER_RETRIED for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result

@@ -24,6 +24,7 @@ class Rank:
         port: port of that store.
         started_by: ``torchrun``, ``slurm`` or ``python``.
         attempt: how often an elastic agent has restarted the run.
+        max_restarts: how often it will at most.
         own_cores: cores that are this rank's alone; 0: those of the node are shared.
         store_outlives_ranks: whether the store is kept by torchrun's agent rather than by rank 0.
         has_launcher: whether the process that started this one watches over it, and is to be outlived by no rank.
@@ -40,6 +41,7 @@ class Rank:
     store_outlives_ranks: bool = False
     own_cores: int = 0
     has_launcher: bool = False
+    max_restarts: int = 0
 
     @property
     def one_node(self) -> bool:
@@ -80,6 +82,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> Rank:
         attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
         store_outlives_ranks=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         has_launcher="TORCHELASTIC_RUN_ID" in environment,
+        max_restarts=_number(environment, "TORCHELASTIC_MAX_RESTARTS", default=0),
     )
 
 

@@ -21,6 +21,7 @@ BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|
 LAST_WORDS = timedelta(seconds=5)
 """The time that a rank has to say why it went, before another does so."""
 LONGEST = 60_000
+STEPPED = "stepped"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,16 @@ def first_failure(store: Store, failure: Failure, attempt: int) -> Failure:
     """
     first = store.compare_set(failure_key(attempt), "", json.dumps(asdict(failure)))
     return Failure(**json.loads(first))
+
+
+def note_steps(store: Store) -> None:
+    """Leave a word for restarts: a step was done."""
+    store.set(STEPPED, "")
+
+
+def did_steps(store: Store) -> bool:
+    """Whether this attempt, or one before it, did a step."""
+    return bool(store.check([STEPPED]))
 
 
 def told_before(store: Store, message: str) -> bool:

@@ -7,11 +7,8 @@ import sys
 import uuid
 
 from launcher.processes.environment import Rank
-from launcher.processes.errors import FAILED, FINISHED, PREEMPTED, WRONG_SETTINGS, SettingsError
+from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, SettingsError
 from launcher.processes.signals import Signals
-
-KEPT = (WRONG_SETTINGS, PREEMPTED)
-"""Exit statuses of ranks that say more than that something failed."""
 
 
 def processes_of(asked: int | None, rank: Rank) -> int:
@@ -34,7 +31,32 @@ def processes_of(asked: int | None, rank: Rank) -> int:
     return asked
 
 
-def start_processes(count: int, words: list[str], signals: Signals) -> int:
+def starts_ranks(asked: int | None, max_restarts: int, rank: Rank) -> bool:
+    """Whether this process starts the ranks, rather than being one.
+
+    Args:
+        asked: ``launch.processes``.
+        max_restarts: ``launch.max_restarts``.
+        rank: this process.
+
+    Raises:
+        SettingsError: where restarts are asked for that nobody would do.
+    """
+    option = f"launch.max_restarts={max_restarts}"
+    if rank.started_by == "python":
+        if max_restarts and asked is None:
+            raise SettingsError(f"{option} is for ranks that launch.processes starts; set launch.processes")
+        return asked is not None and (asked > 1 or max_restarts > 0)
+    if max_restarts not in (0, rank.max_restarts):
+        remedy = f", and give torchrun --max-restarts={max_restarts}" if rank.started_by == "torchrun" else ""
+        raise SettingsError(
+            f"{option} is for ranks that launch.processes starts, and {rank.started_by} started these; leave it "
+            f"out{remedy}"
+        )
+    return False
+
+
+def start_processes(count: int, words: list[str], max_restarts: int, signals: Signals) -> int:
     """Run ``count`` ranks with the same command line under torch's elastic agent; the first failure's exit status.
 
     Signals go to the ranks, which are given the time that they need.
@@ -53,7 +75,7 @@ def start_processes(count: int, words: list[str], signals: Signals) -> int:
         entrypoint=sys.executable,
         args=("-m", "launcher", *words),
         rdzv_handler=registry.get_rendezvous_handler(meeting),
-        max_restarts=0,
+        max_restarts=max_restarts,
         monitor_interval=0.1,
         local_addr=here,
     )
@@ -66,4 +88,4 @@ def start_processes(count: int, words: list[str], signals: Signals) -> int:
     if not ended.is_failed():
         return FINISHED
     status = min(ended.failures.values(), key=lambda failure: failure.timestamp).exitcode
-    return status if status in KEPT else FAILED
+    return status if status in NEVER_RETRIED else FAILED

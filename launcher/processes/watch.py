@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED
-from launcher.processes.failures import LAST_WORDS, Failure, failure_key, first_failure
+from launcher.processes.failures import LAST_WORDS, Failure, failure_key, first_failure, note_steps
 from launcher.processes.group import wish_key
 from launcher.processes.pulse import (
     APART,
@@ -67,6 +67,7 @@ class Watch(threading.Thread):
         self._ranks, self._timeout_s = rank.world_size, math.inf
         self._seen, self._silent_s, self._looked_at = b"", 0.0, time.monotonic()
         self._here: list[Pulse] = []
+        self._told_of_steps = False
 
     @property
     def step(self) -> int:
@@ -75,7 +76,7 @@ class Watch(threading.Thread):
 
     def listen_to(self, store: dist.Store) -> None:
         """From here on other ranks may say something."""
-        if self._rank.world_size > 1:
+        if self._rank.world_size > 1 or self._rank.has_launcher:
             self._store = store.clone()  # the main thread may wait in its own for long
 
     def tell_with(self, tell: Callable[[Failure], object]) -> None:
@@ -154,6 +155,9 @@ class Watch(threading.Thread):
         if store is None:
             return
         self._give_sign()
+        if self._step and not self._told_of_steps:
+            note_steps(store)
+            self._told_of_steps = True
         wish, failure = wish_key(self._rank.attempt), failure_key(self._rank.attempt)
         if store.check([wish]):
             self.signals.note(Wish(**json.loads(store.get(wish))))

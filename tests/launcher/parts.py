@@ -139,7 +139,8 @@ class FailsOnce(Ledger):
     """It fails in the fifth step, unless it is started again."""
 
     def meet_an_end(self):
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and len(Path("ledger_0").read_text().splitlines()) == 5:
+        lines = Path(f"ledger_{os.environ['RANK']}").read_text().splitlines()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and len(lines) == 5:
             raise ValueError("the first time")
 
 
@@ -363,3 +364,16 @@ class HangsOnRankOne(Ledger):
     def meet_an_end(self):
         while os.environ["RANK"] == "1" and len(Path("ledger_1").read_text().splitlines()) == 5:
             os.sched_yield()
+
+
+class FailsAlways(Ledger):
+    """It fails in a certain step, however often it is started."""
+
+    def __init__(self, step=1):
+        super().__init__()
+        self.step, self.steps = step, 0
+
+    def meet_an_end(self):
+        self.steps += 1
+        if self.steps == self.step:
+            raise ValueError("once more")

@@ -1,8 +1,14 @@
 """Of all that goes wrong on many ranks, the first cause is shown, once, and kept in status.json."""
 
+import json
+import sys
+
 import pytest
 
-from tests.launcher.command import TINY, launch
+from tests.launcher.command import CONFIGS, TINY, launch
+from tests.launcher.test_torchrun import end, start
+
+SURVIVOR = (f"--config-dir={CONFIGS}", "experiment=survivor")
 
 
 def test_an_error_on_one_rank_ends_all_and_is_shown_once(tmp_path):
@@ -34,3 +40,26 @@ def test_an_error_that_every_restart_meets_again_is_told_once(tmp_path, words):
     done = launch(tmp_path, 2, *TINY, words, times=3)
     assert done.status in (1, 2)
     assert done.error.count("error: ") == 1
+
+
+def test_a_restart_does_not_try_again_what_failed_in_the_first_step(tmp_path):
+    done = launch(tmp_path, 1, *SURVIVOR, "model._target_=tests.launcher.parts.FailsAlways", times=3)
+    assert done.status == 1
+    assert done.error.count("error: rank 0: ValueError: once more\n") == 1
+    assert len((done.run_dir / "ledger_0").read_text().splitlines()) == 1
+
+
+def test_a_restart_tries_again_what_failed_after_a_step(tmp_path):
+    words = ("model._target_=tests.launcher.parts.FailsAlways", "+model.step=2", "checkpoint.every_steps=null")
+    done = launch(tmp_path, 1, *SURVIVOR, *words, times=3)
+    assert done.status == 1
+    assert len((done.run_dir / "ledger_0").read_text().splitlines()) == 6
+
+
+def test_the_own_launcher_restarts_ranks_that_failed(tmp_path):
+    words = (*SURVIVOR, "hydra.run.dir=run", "model._target_=tests.launcher.parts.FailsOnce")
+    own = [sys.executable, "-m", "launcher", *words, "launch.processes=1", "launch.max_restarts=1"]
+    status, _, error = end(start(tmp_path, own))
+    assert status == 0, error
+    state = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (state["state"], state["step"], state["restarts"]) == ("finished", 6, 1)

@@ -28,6 +28,14 @@ WRONG = [
     ("mode=tarin", "mode=tarin is not one of train, evaluate, plan, inspect; did you mean 'train'?"),
     ("mode=evaluate", "mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights"),
     ("launch.processes=5", "launch.processes=5, but torchrun started 2 on this node; leave launch.processes out"),
+    (
+        "launch.max_restarts=2",
+        (
+            "launch.max_restarts=2 is for ranks that launch.processes starts, and torchrun started these; leave it "
+            "out, and give torchrun --max-restarts=2"
+        ),
+    ),
+    ("launch.max_restarts=-1", "launch.max_restarts=-1 is too small: the least is 0"),
     ("seed=${vars.nothing}", "seed: "),
     ("--local_rank=0", "--local_rank=0: ranks are read from the environment; start with torchrun"),
     ("--local-rank=1", "--local-rank=1: ranks are read from the environment; start with torchrun"),
