@@ -355,6 +355,7 @@ def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[
         rows=len(parts.test),  # type: ignore[arg-type]
         place=(lambda number: number * world_size + rank) if exact else (lambda _: rank),
         seed=run.seed if exact else None,
+        gives_up=lambda: context.signals.notes and context.signals.wish is not None,
     )
     return partial(evaluator.evaluate, parts.model, rows)
 

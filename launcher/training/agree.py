@@ -58,11 +58,16 @@ class Agreement:
         self._kept_at = self._agreed_at = clock()
         self._steps = self._left = 1
 
-    def after(self, step: int) -> Decision:
-        """What to do now that a step is done; the same on all ranks, all of which call it after every step."""
+    def after(self, step: int, at_once: bool = False) -> Decision:
+        """What to do now that a step is done; the same on all ranks, all of which call it after every step.
+
+        Args:
+            step: that is done.
+            at_once: whether they agree now, though they may have done so just before.
+        """
         self._reached(step)
         self._left -= 1
-        if self._left:
+        if self._left and not at_once:
             return Decision()
         now = self._clock()
         pace = steps_between((now - self._agreed_at) / self._steps)

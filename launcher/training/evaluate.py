@@ -32,6 +32,7 @@ class Evaluator:
             added up first.
         seed: of random streams for each place, where batches of it are the same on any number of ranks; None: what is
             drawn is left to chance.
+        gives_up: whether this rank has no time left for it.
     """
 
     task: Task
@@ -40,6 +41,7 @@ class Evaluator:
     rows: int | None = None
     place: Callable[[int], int] = lambda _: 0
     seed: int | None = None
+    gives_up: Callable[[], bool] = lambda: False
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
@@ -48,14 +50,19 @@ class Evaluator:
         Args:
             model: not wrapped, since ranks may have different numbers of batches.
             batches: this rank's rows.
+
+        Raises:
+            GivenUpError: on every rank, where one gave up.
         """
         sums: dict[int, Sums] = {}
         with evaluating(model):
             for number, batch in enumerate(batches):
+                if self.gives_up():
+                    break
                 if self.seed is not None:
                     seed_streams(self.seed, "evaluation", self.place(number))
                 self._add(sums.setdefault(self.place(number), Sums()), model, batch)
-        total = over_all_ranks(sums)
+        total = over_all_ranks(sums, gives_up=self.gives_up())
         if self.rows is not None and total.rows != self.rows:
             raise ValueError(f"{total.rows} rows were evaluated of {self.rows}: collating must not leave rows out")
         return self._results(total)
@@ -75,6 +82,10 @@ class Evaluator:
             value = sums.values[name]
             results[name] = float(result(value, sums.rows) if result else value / sums.rows)
         return {**results, "rows": sums.rows}
+
+
+class GivenUpError(Exception):
+    """An evaluation has no result, as a rank is asked to stop."""
 
 
 @contextmanager
@@ -100,14 +111,20 @@ class Sums:
         self.values[name] = self.values[name] + total if name in self.values else total
 
 
-def over_all_ranks(sums: Mapping[int, Sums]) -> Sums:
-    """The sums of all ranks, added in the order of their places, then of the ranks; a rank without rows has no say."""
+def over_all_ranks(sums: Mapping[int, Sums], gives_up: bool = False) -> Sums:
+    """The sums of all ranks, added in the order of their places, then of the ranks; a rank without rows has no say.
+
+    Raises:
+        GivenUpError: on every rank, where one ``gives_up``.
+    """
     mine = [(place, {n: value.cpu() for n, value in s.values.items()}, s.rows) for place, s in sums.items()]
-    everyone = [mine]
+    everyone = [(mine, gives_up)]
     if dist.is_initialized():
-        everyone = [mine] * dist.get_world_size()
-        dist.all_gather_object(everyone, mine)
-    parts = sorted((part for theirs in everyone for part in theirs), key=lambda part: part[0])
+        everyone = everyone * dist.get_world_size()
+        dist.all_gather_object(everyone, (mine, gives_up))
+    if any(gave_up for _, gave_up in everyone):
+        raise GivenUpError
+    parts = sorted((part for theirs, _ in everyone for part in theirs), key=lambda part: part[0])
     names = dict.fromkeys(name for _, values, _ in parts for name in values)
     total = {n: torch.stack([values[n] for _, values, _ in parts if n in values]).sum(0) for n in names}
     return Sums(total, sum(rows for _, _, rows in parts))

@@ -12,6 +12,7 @@ from launcher.observe.observer import Done, Observer
 from launcher.processes.signals import Wish
 from launcher.training.agree import Agreement, Decision
 from launcher.training.best import BestRule
+from launcher.training.evaluate import GivenUpError
 from launcher.training.keep import Keeper
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper, by_step
@@ -96,8 +97,7 @@ class Training:
 
     def run(self) -> Ending:
         """Train to the end, or until the ranks agree to stop; then everything is kept."""
-        now, asked = self.progress, Decision()
-        self._make_up()
+        now, asked = self.progress, self._make_up()
         while not (self.is_over or asked.stop):
             self.sampler.set_epoch(now.epoch)
             tell_epoch(self.loader.dataset, now.epoch)
@@ -108,8 +108,7 @@ class Training:
                 rate = self.stepper.learning_rate
                 now.add(self.stepper.step(micro_batches), steps_left)
                 self.observer.reached(now.done)
-                asked = self.agreement.after(now.done.step)
-                self._pause(rate, asked)
+                asked = self._pause(rate, self.agreement.after(now.done.step))
                 if self.is_over or asked.stop:
                     break
                 self.stepper.begin(now.done.step)
@@ -130,20 +129,22 @@ class Training:
         """Whether the last step was followed by an evaluation that fulfils the rule to stop."""
         return self.progress.results is not None and self.limits.stop.holds(self.progress.results)
 
-    def _pause(self, rate: float, asked: Decision) -> None:
+    def _pause(self, rate: float, asked: Decision) -> Decision:
         """After a step: tell, evaluate and keep what is due; a checkpoint comes last, so that it holds the rest.
 
-        Who is asked to stop has no time for an evaluation; the run makes up for it when it is continued.
+        Who is asked to stop, before an evaluation or in it, has no time for it; the run makes up for it when it is
+        continued.
         """
         self.keeper.look()
         step = self.progress.done.step
         if self._evaluates_here or step % self.limits.log_every == 0:
             self._tell(rate)
         if self._owes_evaluation and not asked.stop:
-            self._evaluate()
+            asked = self._evaluate(asked)
         by_steps = self.limits.keep_every is not None and step % self.limits.keep_every == 0
         if self.is_over or asked.stop or asked.keep or by_steps or self._is_best:
             self.keeper.keep(self.progress)
+        return asked
 
     @property
     def _is_best(self) -> bool:
@@ -151,12 +152,12 @@ class Training:
         best = self.progress.best
         return best is not None and best.step == self.progress.done.step
 
-    def _make_up(self) -> None:
+    def _make_up(self) -> Decision:
         """What is due where a run is continued that stopped before that, or did not know it stood at its end."""
         if self.is_over:
             self._tell(self.stepper.learning_rate)
-        if self.progress.done.step and self._owes_evaluation:
-            self._evaluate()
+        owes = self.progress.done.step and self._owes_evaluation
+        return self._evaluate(Decision()) if owes else Decision()
 
     def _ending(self, asked: Decision) -> Ending:
         if asked.stop and (not self.is_over or self._owes_evaluation):
@@ -178,9 +179,15 @@ class Training:
     def _owes_evaluation(self) -> bool:
         return self.evaluate is not None and self.progress.results is None and self._evaluates_here
 
-    def _evaluate(self) -> None:
-        if self.evaluate is not None:
-            now = self.progress
+    def _evaluate(self, asked: Decision) -> Decision:
+        """Evaluate, if there is anything to; gives what was asked for before, or to stop amid the evaluation."""
+        now = self.progress
+        if self.evaluate is None:
+            return asked
+        try:
             now.results = self.evaluate()
-            now.best = self.limits.best.better(now.best, now.results, now.done.step)
-            self.observer.evaluated(now.done, now.results)
+        except GivenUpError:
+            return self.agreement.after(now.done.step, at_once=True)
+        now.best = self.limits.best.better(now.best, now.results, now.done.step)
+        self.observer.evaluated(now.done, now.results)
+        return asked

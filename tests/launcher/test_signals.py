@@ -109,6 +109,25 @@ def test_a_run_that_was_preempted_ends_as_if_it_were_not(tmp_path, step):
     assert again.state["weights_sha256"] == whole.state["weights_sha256"]
 
 
+def test_an_evaluation_is_given_up_and_made_up_for(tmp_path):
+    words = (*SURVIVOR, "data.evaluate_batch=1", "model._target_=tests.launcher.parts.SignalledInEvaluation")
+    first = launch(tmp_path / "again", 2, *words)
+    assert first.status == 75, first.error
+    assert check_preempted(first.run_dir, 2) == 3
+    assert "preempted by SIGTERM on rank 1 after step 3" in first.output
+    again = launch(tmp_path / "again", 2, *words)
+    whole = launch(tmp_path / "whole", 2, *SURVIVOR, "data.evaluate_batch=1")
+    assert lines_without_speed(again) == lines_without_speed(whole)
+    assert again.state["weights_sha256"] == whole.state["weights_sha256"]
+
+
+def test_a_restart_leaves_a_preempted_run_alone(tmp_path):
+    done = launch(tmp_path, 2, *ENDLESS, *signalled(), times=3)
+    assert done.status == 75, done.error
+    check_preempted(done.run_dir, 2)
+    assert (done.output.count("preempted by"), done.state["restarts"]) == (1, 0)
+
+
 def test_a_signal_in_the_last_step_changes_nothing_where_nothing_is_left_to_do(tmp_path):
     done = launch(tmp_path, 1, *SURVIVOR, *signalled(step=6), "data.test=null")
     assert done.status == 0, done.error
