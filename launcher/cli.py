@@ -162,7 +162,8 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, he
     signals.ignore()
     if state != "preempted":
         return FINISHED
-    store.set(REMEMBERED, Instructions(exit_status=PREEMPTED).to_json())
+    with suppress(dist.DistError):  # the launcher is gone, and restarts nothing
+        store.set(REMEMBERED, Instructions(exit_status=PREEMPTED).to_json())
     return PREEMPTED
 
 
@@ -274,6 +275,7 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, w
         elif isinstance(error, Preempted):  # as launchers do for a rank that died
             mine = watch.blame_dead(mine) or mine
         first = first_failure(store, mine, rank.attempt)
+        watch.kill(first)
         if first.by == rank.rank and _is_hopeless(error, first, store, watch):
             store.set(REMEMBERED, Instructions(exit_status=first.exit_status).to_json())
     except dist.DistError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -119,10 +119,11 @@ def start(run: RunConfig, context: RankContext) -> str:
             return wait_for_the_end(context.store, context.rank, context.signals)
     with _group(run, context, plan.active), _exactly(run):
         state = train(run, context, plan)
-        if context.rank.rank == 0:
-            tell_the_end(context.store, context.rank, state)
-        elif state == "preempted":  # what is kept is whole; a launcher ends all ranks when the first one leaves
-            wait_for_the_end(context.store, context.rank, context.signals)
+        with suppress(dist.DistError):  # the launcher is gone, and nobody waits any more
+            if context.rank.rank == 0:
+                tell_the_end(context.store, context.rank, state)
+            elif state == "preempted":  # a launcher ends all ranks when the first one leaves
+                wait_for_the_end(context.store, context.rank, context.signals)
     return state
 
 

@@ -8,7 +8,7 @@ import uuid
 
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, SettingsError
-from launcher.processes.signals import Signals
+from launcher.processes.signals import ENDING, Signals
 
 
 def processes_of(asked: int | None, rank: Rank) -> int:
@@ -81,8 +81,8 @@ def start_processes(count: int, words: list[str], max_restarts: int, signals: Si
     )
     try:
         ended = Agent(ranks, signals).run()
-    except SignalException:  # it came before the ranks were there to be told
-        return PREEMPTED
+    except SignalException as error:  # it came before the ranks were there to be told, or is none that they know
+        return PREEMPTED if error.sigval in ENDING else FAILED
     finally:
         ranks.rdzv_handler.shutdown()
     if not ended.is_failed():

@@ -26,7 +26,6 @@ from launcher.processes.pulse import (
     culprit,
     gone,
     leave_pulse,
-    pulse_key,
     pulse_of,
     silent,
 )
@@ -65,7 +64,8 @@ class Watch(threading.Thread):
         self._state, self._step, self._since = WORKS, 0, time.time()
         self._tell: Callable[[Failure], object] | None = None
         self._ranks, self._timeout_s = rank.world_size, math.inf
-        self._seen, self._silent_s, self._looked_at = b"", 0.0, time.monotonic()
+        self._seen: Pulse | None = None
+        self._silent_s, self._looked_at = 0.0, time.monotonic()
         self._here: list[Pulse] = []
         self._told_of_steps = False
 
@@ -132,6 +132,14 @@ class Watch(threading.Thread):
         found = gone(self._pulses(range(self._ranks)))
         return self._put_down_to(found) if found and found.rank != mine.rank else None
 
+    def kill(self, first: Failure) -> None:
+        """Kill a rank that was named by another, if it is of this machine: it will not end by itself."""
+        if self._store is None or first.rank in (first.by, self._rank.rank):
+            return
+        pulse = pulse_of(self._store, self._rank.attempt, first.rank)
+        if pulse is not None:
+            pulse.kill()
+
     def run(self) -> None:
         """Look until the process ends by itself."""
         while not self.signals.over:
@@ -155,6 +163,9 @@ class Watch(threading.Thread):
         if store is None:
             return
         self._give_sign()
+        if len(self._here) < self._rank.local_world_size:
+            first = self._rank.rank - self._rank.local_rank
+            self._here = self._pulses(range(first, first + self._rank.local_world_size))
         if self._step and not self._told_of_steps:
             note_steps(store)
             self._told_of_steps = True
@@ -167,34 +178,23 @@ class Watch(threading.Thread):
             self._look_after_the_next(store, self._tell)
 
     def _end_after(self, first: Failure) -> None:
-        self._kill(first)
+        self.kill(first)
         time.sleep(GRACE_S)
         if not self.signals.over:
             end_now(first.exit_status)
 
     def _look_after_the_next(self, store: dist.Store, tell: Callable[[Failure], object]) -> None:
-        if not self._here:
-            first = self._rank.rank - self._rank.local_rank
-            self._here = self._pulses(range(first, first + self._rank.local_world_size))
-        now, sign = time.monotonic(), store.get(pulse_key(self._rank.attempt, (self._rank.rank + 1) % self._ranks))
+        now, next_one = time.monotonic(), pulse_of(store, self._rank.attempt, (self._rank.rank + 1) % self._ranks)
         # A look that comes late says nothing: this process may have been the one that stood still.
-        self._silent_s = self._silent_s + min(now - self._looked_at, 2 * LOOK_S) if sign == self._seen else 0.0
-        self._seen, self._looked_at = sign, now
-        next_one = Pulse(**json.loads(sign))
-        if self._silent_s > PATIENCE * self._timeout_s and next_one.state == WORKS:
+        self._silent_s = self._silent_s + min(now - self._looked_at, 2 * LOOK_S) if next_one == self._seen else 0.0
+        self._seen, self._looked_at = next_one, now
+        patience_s = max(PATIENCE * self._timeout_s, 5 * LOOK_S)
+        if next_one is not None and next_one.state == WORKS and self._silent_s > patience_s:
             named = self._put_down_to(silent(next_one, self._silent_s))
             tell(first_failure(store, named, self._rank.attempt))
 
     def _put_down_to(self, found: Culprit) -> Failure:
         return Failure(found.rank, found.type, found.message, "", FAILED, by=self._rank.rank)
-
-    def _kill(self, first: Failure) -> None:
-        """Kill a rank that was named by another, if it is of this machine: it will not end by itself."""
-        if self._store is None or first.rank in (first.by, self._rank.rank):
-            return
-        pulse = pulse_of(self._store, self._rank.attempt, first.rank)
-        if pulse is not None:
-            pulse.kill()
 
     def _give_sign(self) -> None:
         if self._store is not None:

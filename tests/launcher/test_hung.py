@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import sys
 import time
 from dataclasses import replace
@@ -24,7 +23,7 @@ def test_a_stopped_rank_and_one_that_never_comes_back_are_named(tmp_path):
     busy = start(tmp_path / "busy", torchrun(*WORDS, "model._target_=tests.launcher.parts.HangsOnRankOne"))
     wait_for(lambda: trains(tmp_path / "stopped" / "run", ranks=3))
     ranks = psutil.Process(stopped.pid).children(recursive=True)
-    next(rank for rank in ranks if rank.environ().get("RANK") == "1").send_signal(signal.SIGSTOP)
+    next(rank for rank in ranks if rank.environ().get("RANK") == "1").suspend()
     status, _, error = end(stopped)
     assert (status, error.count("error: ")) == (1, 1), error
     assert re.search(r"error: rank 1 has not answered for \d+ s: stopped, or its machine is gone\n", error)
