@@ -7,14 +7,15 @@ round in another order. A turn is so many steps as lie between two checkpoints; 
 that what is written beside training takes its share of the others. Ratios are medians over the rounds of a turn beside
 the turn without checkpoints in the same round, with their quartiles: of its time, and of the CPU time of the process,
 which other work on the machine disturbs less and which counts what is done beside training in full. Held up is the time
-for which training stood still.
+for which training stood still, and the CPU time meanwhile: where nothing is written beside training, all that a save
+takes.
 
     ours            the keeper of the launcher: snapshot, hashes, fsync, rename; two generations stay
     ours, waiting   the same with checkpoint.background=false
     torch.save      on the spot, without hashes and fsync
     DCP async       torch.distributed.checkpoint.async_save
 
-The exit status is 1 where ours takes more than 1.03 x the CPU time of the turn without checkpoints.
+The exit status is 1 where a save of ours, in all, takes more than 3 % of the CPU time of the turn without checkpoints.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
+from operator import attrgetter
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -55,7 +58,7 @@ from launcher.training.step import MicroBatch, Stepper, by_step
 from launcher.training.task import Supervised
 from samplers import FixedGlobalBatchSampler, Sequential
 
-MOST = 1.03
+MOST = 0.03
 NONE, OURS, WAITING, ON_THE_SPOT, DCP = "none", "ours", "ours, waiting", "torch.save", "DCP async"
 CPU = torch.device("cpu")
 
@@ -70,13 +73,16 @@ class Turn:
         wall: by the clock.
         cpu: of all threads.
         held_up: for which training stood still.
+        cpu_held_up: of all threads meanwhile.
     """
 
     wall: float
     cpu: float
     held_up: float
+    cpu_held_up: float
 
 
+HELD_UP, CPU_HELD_UP = attrgetter("held_up"), attrgetter("cpu_held_up")
 Times = dict[str, list[Turn]]
 
 
@@ -161,19 +167,27 @@ def micro_batches(rows: int) -> list[list[MicroBatch]]:
 
 def take_turn(contender: Contender, batches: list[list[MicroBatch]], every: int, number: int) -> Turn:
     """Take so many steps, and keep the run after the first."""
-    began, cpu = time.perf_counter(), time.process_time()
-    held_up = 0.0
+    began, held_up = now(), (0.0, 0.0)
     for step, batch in zip(range(every), cycle(batches), strict=False):
         contender.stepper.begin(step)
         contender.stepper.step(batch)
         if step == 0:
-            before = time.perf_counter()
-            contender.save(number)
-            held_up = time.perf_counter() - before
-    before = time.perf_counter()
-    contender.settle()
-    end = time.perf_counter()
-    return Turn(end - began, time.process_time() - cpu, held_up + end - before)
+            held_up = since(now(), partial(contender.save, number))
+    settled = since(now(), contender.settle)
+    wall, cpu = since(began)
+    return Turn(wall, cpu, held_up[0] + settled[0], held_up[1] + settled[1])
+
+
+def now() -> tuple[float, float]:
+    """Seconds by the clock, and of all threads."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(before: tuple[float, float], work: Callable[[], object] = lambda: None) -> tuple[float, float]:
+    """Seconds from ``before`` to the end of some work."""
+    work()
+    wall, cpu = now()
+    return wall - before[0], cpu - before[1]
 
 
 def measure(folder: Path, rounds: int, every: int, rows: int, threads: int) -> Times:
@@ -200,13 +214,14 @@ def ratio(times: Times, name: str, of: Callable[[Turn], float]) -> tuple[float, 
 
 
 def show(times: Times, every: int) -> float:
-    """Print a line for each contender; returns the ratio of ours."""
-    print(f"{'':<16}{'ms per step':>12}{'held up, ms':>14}   {'time / none':<24}CPU time / none")
+    """Print a line for each contender; returns the share of ours."""
+    print(f"{'':<15}{'ms per step':>12}{'held up, ms':>13}{'CPU, ms':>9}   {'time / none':<22}CPU time / none")
     for name, turns in times.items():
-        per_step, held_up = median(t.wall / every for t in turns) * 1e3, median(t.held_up for t in turns) * 1e3
+        values = (median(of(turn) for turn in turns) * 1e3 for of in (lambda t: t.wall / every, HELD_UP, CPU_HELD_UP))
+        per_step, held_up, cpu_held_up = values
         wall, cpu = ratio(times, name, lambda turn: turn.wall)[1], ratio(times, name, lambda turn: turn.cpu)[1]
-        print(f"{name:<16}{per_step:>12.1f}{held_up:>14.1f}   {wall:<24}{cpu}", flush=True)
-    return ratio(times, OURS, lambda turn: turn.cpu)[0]
+        print(f"{name:<15}{per_step:>12.1f}{held_up:>13.1f}{cpu_held_up:>9.1f}   {wall:<22}{cpu}", flush=True)
+    return median(a.cpu_held_up / b.cpu for a, b in zip(times[WAITING], times[NONE], strict=True))
 
 
 def main() -> int:
@@ -221,10 +236,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         arguments = (Path(folder), chosen.rounds, chosen.every, chosen.rows, chosen.threads)
         (times,) = simulate(1, measure, *arguments, timeout_s=3600)
-    cost = show(times, chosen.every)
-    verdict = "holds " if cost <= MOST else "MISSED"
-    print(f"{verdict}  ours <= {MOST} x the CPU time without, with a checkpoint every {chosen.every} steps")
-    return 1 if cost > MOST else 0
+    share = show(times, chosen.every)
+    verdict = "holds " if share <= MOST else "MISSED"
+    print(f"{verdict}  a save takes {share:.2%} <= {MOST:.0%} of the CPU time of {chosen.every} steps")
+    return 1 if share > MOST else 0
 
 
 if __name__ == "__main__":
