@@ -270,7 +270,7 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, w
     mine = Failure.of(error, rank.rank)
     log.error("%s", mine.traceback, extra={"file_only": True})
     try:
-        if is_consequence(error):
+        if is_consequence(error) and rank.world_size > 1:
             mine = watch.blame(mine)
         elif isinstance(error, Preempted):  # as launchers do for a rank that died
             mine = watch.blame_dead(mine) or mine

@@ -233,7 +233,8 @@ class LaunchConfig:
             and 1 with batch.exact=true.
         backend: auto (nccl on CUDA, gloo on CPU), gloo or nccl.
         device: auto, cpu or cuda.
-        timeout_s: seconds after which a collective that does not end is an error.
+        timeout_s: seconds after which a collective that does not end is an error, and a rank that does not answer is
+            named.
     """
 
     processes: int | None = None

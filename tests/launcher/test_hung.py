@@ -18,10 +18,10 @@ WORDS = (*ENDLESS, "hydra.run.dir=run", "launch.timeout_s=8")
 
 
 def test_a_stopped_rank_and_one_that_never_comes_back_are_named(tmp_path):
-    own = [sys.executable, "-m", "launcher", *WORDS, "launch.processes=3"]
+    own = [sys.executable, "-m", "launcher", *WORDS, "launch.processes=2"]
     stopped = start(tmp_path / "stopped", own)
     busy = start(tmp_path / "busy", torchrun(*WORDS, "model._target_=tests.launcher.parts.HangsOnRankOne"))
-    wait_for(lambda: trains(tmp_path / "stopped" / "run", ranks=3))
+    wait_for(lambda: trains(tmp_path / "stopped" / "run", ranks=2))
     ranks = psutil.Process(stopped.pid).children(recursive=True)
     next(rank for rank in ranks if rank.environ().get("RANK") == "1").suspend()
     status, _, error = end(stopped)
