@@ -371,7 +371,7 @@ def _loader(
 
 def _workers_learn_the_epoch(rows: Dataset[Any]) -> bool:
     """Whether workers may outlive an epoch: a dataset that is told the epoch keeps, in them, the one it came with."""
-    return isinstance(rows, SeededRows) or not hasattr(rows, "set_epoch")
+    return not hasattr(rows.dataset if isinstance(rows, SeededRows) else rows, "set_epoch")
 
 
 def _combined(

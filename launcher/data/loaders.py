@@ -99,7 +99,12 @@ def reads_batches(dataset: Any) -> bool:
 
 
 def collate_of(dataset: Any) -> Callable[[Any], Any] | None:
-    """How a dataset collates, or the one inside it, as inside a Subset; None: as torch does."""
-    while not hasattr(dataset, "collate_fn") and hasattr(dataset, "dataset"):
-        dataset = dataset.dataset
-    return getattr(dataset, "collate_fn", None)
+    """How a dataset collates, or the one inside it, as inside a Subset; None: as torch does.
+
+    One that gives whole batches collates these, so what it says is of no use to a wrapper that reads it row by row.
+    """
+    inner, by_batches = dataset, True
+    while not hasattr(inner, "collate_fn") and hasattr(inner, "dataset"):
+        by_batches = by_batches and hasattr(inner, "__getitems__")
+        inner = inner.dataset
+    return getattr(inner, "collate_fn", None) if by_batches or not hasattr(inner, "__getitems__") else None

@@ -73,6 +73,12 @@ class StepBuffers:
             for key, buffer in owner._buffers.items()  # noqa: SLF001 - the public iterators give values, not owners
             if buffer is not None
         ]
+        self._empty = [
+            Place(owner, key, f"{prefix}.{key}" if prefix else key)
+            for prefix, owner in model.named_modules()
+            for key, buffer in owner._buffers.items()  # noqa: SLF001 - the public iterators leave out what is None
+            if buffer is None and chosen is None
+        ]
         for place in self.places:
             _check(place)
         self.moving: list[int] = [] if chosen is None else list(range(len(self.places)))
@@ -105,7 +111,10 @@ class StepBuffers:
 
     def end_piece(self, rows: int) -> Piece:
         """After a piece of so many rows: what moved, and where to."""
+        self._check_empty()
         moved = [n for n in range(len(self.places)) if n in self.moving or self._touched(n) or self._differs(n)]
+        for number in moved:
+            self._check_move(number)
         piece = Piece(rows, {number: self.places[number].value.detach().clone() for number in moved})
         self._pieces.append(piece)
         return piece
@@ -152,6 +161,27 @@ class StepBuffers:
             if not isinstance(owner, _NormBase):
                 log.info("buffer %s moves: it becomes the average over the shards of a step, weighted by rows", name)
 
+    def _check_move(self, number: int) -> None:
+        place, start = self.places[number], self._start[number]
+        if start.is_complex():
+            raise SettingsError(
+                f"batch.exact=true: buffer {place.name} is complex and moves, and only real numbers are averaged; keep "
+                "it as two buffers of reals, or set batch.exact=false"
+            )
+        if place.value.shape != start.shape:
+            raise SettingsError(
+                f"batch.exact=true: buffer {place.name} goes from shape {tuple(start.shape)} to "
+                f"{tuple(place.value.shape)} within a step and has no average; keep its shape, or set batch.exact=false"
+            )
+
+    def _check_empty(self) -> None:
+        for owner, key, name in self._empty:
+            if owner._buffers[key] is not None:  # noqa: SLF001 - the public iterators leave out what is None
+                raise SettingsError(
+                    f"batch.exact=true: buffer {name} was None and is filled in a step; register it with a value, or "
+                    "set batch.exact=false"
+                )
+
     def _touched(self, number: int) -> bool:
         seen, version = self._seen[number]
         now = self.places[number].value
@@ -186,10 +216,10 @@ def copy(to: list[Tensor], values: list[Tensor]) -> None:
 
 def _check(place: Place) -> None:
     value = place.value
-    if value.is_complex():
+    if value.layout != torch.strided:
         raise SettingsError(
-            f"batch.exact=true: buffer {place.name} is complex, and only real numbers are averaged; keep it as two "
-            "buffers of reals, or set batch.exact=false"
+            f"batch.exact=true: buffer {place.name} is sparse, and only dense ones are put back for each shard; "
+            "register its .to_dense(), or set batch.exact=false"
         )
     if any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True)):
         raise SettingsError(

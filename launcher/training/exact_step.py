@@ -39,6 +39,7 @@ class InTreeOrder:
         self._seed, self._rank, self._step = seed, rank, 0
         self._tree = TreeSum(ranges, rank)
         self._parameters = list(model.named_parameters())
+        self._by_value = True
         self._buffers = StepBuffers(model)
         self._gradients = ShardGradients(model, self._tree)
         self._shards: list[int] = []
@@ -57,11 +58,11 @@ class InTreeOrder:
         """One shard: from the buffers from before the step, with a random stream of its own."""
         (shard,) = share.shards
         self._buffers.begin_piece()
-        versions = [parameter._version for _, parameter in self._parameters]  # noqa: SLF001 - no public name
+        before = [(p._version, p.detach().clone() if self._by_value else p) for _, p in self._parameters]  # noqa: SLF001 - no public name
         seed_streams(self._seed, "step", self._step, "shard", shard)
         self._gradients.begin(shard, share.last_in_step)
         yield self._losses.append
-        self._check_unchanged(versions)
+        self._check_unchanged(before)
         had = self._gradients.end()
         piece = self._buffers.end_piece(share.rows)
         moved = [number in piece.ends for number in range(len(self._buffers.places))]
@@ -103,11 +104,13 @@ class InTreeOrder:
             self._buffers.settle(pending.result(), rows, new)
             self._buffers.begin_to_move(new)
         self._buffers.end_step()
+        self._by_value = False
         self._shards, self._losses, self._counts = [], [], []
 
-    def _check_unchanged(self, versions: list[int]) -> None:
-        for (name, parameter), before in zip(self._parameters, versions, strict=True):
-            if parameter._version != before:  # noqa: SLF001 - no public name
+    def _check_unchanged(self, before: list[tuple[int, Tensor]]) -> None:
+        """By torch's count of changes, and in the first step by value, since ``.data`` is not counted."""
+        for (name, parameter), (version, value) in zip(self._parameters, before, strict=True):
+            if parameter._version != version or not (value is parameter or are_same(value, parameter)):  # noqa: SLF001 - no public name
                 raise SettingsError(
                     f"batch.exact=true: forward or backward changes parameter {name} (as max_norm of an embedding or a "
                     "moving average of weights does), once for each shard of a device; change it after the step, keep "
@@ -140,10 +143,15 @@ def check_layers(model: nn.Module) -> None:
             )
 
 
+def are_same(values: Tensor, others: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, or both none."""
+    return torch.equal(values, others) or bool(((values == others) | (values.isnan() & others.isnan())).all())
+
+
 @torch.no_grad()
 def take_from_rank_zero(tensors: Sequence[Tensor]) -> None:
     """Give every rank the values of rank 0; a collective."""
     for tensor in tensors:
         values = tensor.detach().clone(memory_format=torch.contiguous_format)
-        dist.broadcast(values, 0)
+        dist.broadcast(values.view(-1).view(torch.uint8), 0)  # bytes: not every backend knows every kind of number
         tensor.copy_(values)

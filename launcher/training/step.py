@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -72,6 +73,7 @@ class Stepper:
         sees the nearest power of two, which even 16 bits hold exactly; the gradients get the rest.
         """
         sums, global_rows, factor = [], 0, 1.0
+        kept = self._statistics() if self.finite.skips or self.compute.scaler.is_enabled() else []
         for batch, share in micro_batches:
             with self.reduction.micro_batch(share) as note:
                 loss = self._loss(batch, share)
@@ -86,6 +88,8 @@ class Stepper:
         taken = may_step and self.compute.step(self.optimizer, self.model, self.clip_norm)
         if taken and self.scheduler is not None:
             self.scheduler.step()
+        elif not taken:
+            put_back(kept)
         self.optimizer.zero_grad()
         return Stepped(loss, global_rows, left_out=not may_step)
 
@@ -93,6 +97,11 @@ class Stepper:
     def learning_rate(self) -> float:
         """That of the first group of parameters."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def _statistics(self) -> list[tuple[Tensor, Tensor]]:
+        """The buffers of normalisation layers and their values, which a step that is left out must not move."""
+        layers = [layer for layer in self.model.modules() if isinstance(layer, _NormBase)]
+        return [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers(recurse=False)]
 
     def _loss(self, batch: Any, share: Share) -> Tensor:
         """The sum over the real rows of a micro-batch, in float32 at least: 16 bits would round the weight of a row."""
@@ -104,6 +113,13 @@ class Stepper:
                 "loss per row is needed, and collating must not leave rows out"
             )
         return losses[: share.real_rows].to(torch.promote_types(losses.dtype, torch.float32)).sum()
+
+
+@torch.no_grad()
+def put_back(kept: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Give tensors the values that were kept of them."""
+    for tensor, value in kept:
+        tensor.copy_(value)
 
 
 def power_of_two(value: float) -> float:

@@ -43,6 +43,12 @@ def wrap(
             )
     if not averages or not dist.is_initialized() or dist.get_world_size() == 1:
         return model
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise SettingsError(
+                f"model: layer {name} has sparse=true, with which DistributedDataParallel halves gradients of other "
+                "layers (torch 2.14); set its sparse=false, or train on one device"
+            )
     # Buffers are combined when they are read: no broadcast per forward. The switch has another name since torch 2.13.
     switch = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
     asked = {"gradient_as_bucket_view": True, **options}

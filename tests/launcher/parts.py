@@ -391,3 +391,32 @@ class FailsAlways(Ledger):
         self.steps += 1
         if self.steps == self.step:
             raise ValueError("once more")
+
+
+def poisoned(n=24, seed=0):
+    """Rows of which one is not a number."""
+    inputs, targets = rows(n, seed=seed).tensors
+    inputs[5] = float("nan")
+    return InMemory(inputs, targets)
+
+
+class Filled(nn.Linear):
+    """A buffer that is there from the first step on."""
+
+    def __init__(self, features=4, classes=3):
+        super().__init__(features, classes)
+        self.register_buffer("mean", None)
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean = inputs.detach().mean(0)
+        return super().forward(inputs)
+
+
+class MomentumByData(Lerped):
+    """The same as MoCo writes it."""
+
+    def forward(self, inputs):
+        if self.training:
+            self.teacher.weight.data = self.teacher.weight.data * 0.9 + self.student.weight.data * 0.1
+        return self.student(inputs) + self.teacher(inputs)

@@ -74,6 +74,19 @@ def test_skip_leaves_weights_and_loss_as_they_are(tmp_path):
     assert all(math.isfinite(loss) for loss in done.values("train/loss"))
 
 
+@pytest.mark.parametrize(
+    "way", [(), ("batch.exact=true", "batch.shard_rows=4"), ("batchnorm=shard", "batch.shard_rows=3")]
+)
+def test_a_step_that_is_left_out_moves_no_running_statistics(tmp_path, way):
+    data = "data.train._target_=tests.launcher.parts.poisoned"
+    done = launch(tmp_path, 2, *TINY, "model=normalised", data, "trainer.on_nonfinite=skip", *way)
+    assert (done.status, done.state["step"]) == (0, 4), done.error
+    weights = torch.load(done.run_dir / "checkpoints" / "step_00000004" / "model.pt", weights_only=True)
+    assert all(torch.isfinite(value).all() for value in weights.values())
+    assert weights["1.num_batches_tracked"] == 2
+    assert all(math.isfinite(loss) for loss in done.values("test/loss"))
+
+
 def test_a_count_of_left_out_steps_is_kept(tmp_path):
     line = (*EXPLODES, "trainer.on_nonfinite=skip", "trainer.max_skipped=2", "model.steps=[1,2]", "trainer.max_steps=2")
     assert launch(tmp_path, 1, *line).status == 0
