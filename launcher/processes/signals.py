@@ -162,7 +162,8 @@ def kill_workers() -> None:
     """At the end of this process: its loader workers ignore that they are asked to end, and it would wait for them."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take their end for a failure
     for worker in multiprocessing.active_children():
-        worker.kill()
+        if worker.daemon:  # the others are the user's own, and waited for
+            worker.kill()
 
 
 @contextmanager
