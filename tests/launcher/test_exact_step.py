@@ -486,7 +486,6 @@ class ComplexBuffer(nn.Linear):
 
 REFUSED = [
     (Complex, "batch.exact=true: parameter phase is torch.complex64, and only real numbers are added in tree order"),
-    (ComplexBuffer, "batch.exact=true: buffer phase is complex"),
     (
         lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Sequential(nn.SyncBatchNorm(CLASSES))),
         "batch.exact=true: layer 1.0 is a SyncBatchNorm, whose statistics are those of all ranks' rows; use torch.nn.B",
@@ -499,6 +498,11 @@ def test_what_cannot_be_made_exact_is_refused_by_name(make, message):
     with pytest.raises(SettingsError) as caught:
         InTreeOrder(make(), 0, [range(SHARDS)], 0)
     assert str(caught.value).startswith(message)
+
+
+def test_a_complex_buffer_is_refused_once_it_moves():
+    with pytest.raises(SettingsError, match=r"^batch.exact=true: buffer phase is complex and moves, and only real"):
+        simulate(1, train, ComplexBuffer, 1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
