@@ -8,7 +8,6 @@ import re
 import time
 import traceback
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, PlainEr
 from launcher.processes.signals import Preempted
 
 BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
-LAST_WORDS = timedelta(seconds=5)
-"""The time that a rank has to say why it went, before another does so."""
+LAST_WORDS_S = 5.0
+"""The seconds that a rank has to say why it went, before another does so."""
 LONGEST = 60_000
 STEPPED = "stepped"
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED
-from launcher.processes.failures import LAST_WORDS, Failure, failure_key, first_failure, note_steps
+from launcher.processes.failures import LAST_WORDS_S, Failure, failure_key, first_failure, note_steps
 from launcher.processes.group import wish_key
 from launcher.processes.pulse import (
     APART,
@@ -32,6 +32,7 @@ from launcher.processes.pulse import (
 from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now
 
 LOOK_S = 1.0
+LAST_LOOK_S = 0.25
 ORPHAN_S = 7.0
 """Seconds that a rank has to keep a checkpoint once its launcher is gone."""
 PATIENCE = 0.9
@@ -118,9 +119,13 @@ class Watch(threading.Thread):
         order = store.add(f"investigators/{self._rank.attempt}", 1)
         ranks = range(self._ranks)
         before = self._pulses(ranks) if order <= INVESTIGATORS else []
-        with suppress(dist.DistError, RuntimeError):  # nobody says a word
-            store.wait([failure_key(self._rank.attempt)], LAST_WORDS if before else 2 * LAST_WORDS)
-            return mine
+        until = time.monotonic() + (LAST_WORDS_S if before else 2 * LAST_WORDS_S)
+        while time.monotonic() < until:
+            if store.check([failure_key(self._rank.attempt)]):
+                return mine
+            if dead := self.blame_dead(mine):  # a process may lose its connections some time before it is gone
+                return dead
+            time.sleep(LAST_LOOK_S)
         found = culprit(self._ranks, before, self._pulses(ranks)) if before else None
         lost = f"the ranks lost each other, although all of them answer; here it showed as: {mine.message}"
         return self._put_down_to(found) if found else replace(mine, message=lost)

@@ -2,15 +2,20 @@
 
 import os
 import re
+import subprocess
 import sys
 import time
 from dataclasses import replace
 
 import psutil
 import pytest
+import torch.distributed as dist
 
-from launcher.processes.pulse import APART, WAITS, WORKS, Culprit, Pulse, culprit, gone
-from launcher.processes.signals import lives
+from launcher.processes.environment import Rank
+from launcher.processes.failures import Failure
+from launcher.processes.pulse import APART, WAITS, WORKS, Culprit, Pulse, culprit, gone, leave_pulse
+from launcher.processes.signals import Signals, lives
+from launcher.processes.watch import Watch
 from tests.launcher.test_signals import ENDLESS, state_of, trains, wait_for
 from tests.launcher.test_torchrun import end, start, torchrun
 
@@ -88,3 +93,13 @@ def test_a_process_of_this_machine_that_has_ended_is_seen_at_once():
     message = "rank 1 ended without a word (killed, or out of memory?); its rank_1.log may tell more"
     assert gone([me, ended]) == Culprit(1, "RankLost", message)
     assert gone([me, replace(ended, machine="another"), replace(ended, state=APART)]) is None
+
+
+def test_a_process_that_ends_some_time_after_its_connections_is_not_taken_for_silent():
+    store = dist.HashStore()
+    watch = Watch(Rank(rank=0, world_size=2), Signals(0), os.getppid())
+    watch._store = store
+    with subprocess.Popen(["sleep", "1"]) as child:
+        leave_pulse(store, 0, replace(Pulse.now(1, WORKS, 3, time.time()), process=child.pid))
+        found = watch.blame(Failure.of(RuntimeError("connection closed"), 0))
+    assert (found.rank, found.type, found.by) == (1, "RankLost", 0)
