@@ -297,9 +297,10 @@ def _is_hopeless(error: BaseException, first: Failure, store: dist.Store, watch:
 
 def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bool:
     """Leave what ended the run where it is looked for; tell the user if that is for this rank to do, and not done."""
-    with suppress(OSError):  # the folder is full or gone
+    with suppress(OSError):
         if first.by == rank.rank:
             tell_torchrun(first)
+    with suppress(OSError):  # the folder is full or gone
         if rank.rank in (0, first.by) and first.exit_status == PREEMPTED:
             write_preempted(run_dir)
         elif rank.rank in (0, first.by):

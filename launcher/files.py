@@ -102,8 +102,12 @@ def remove_folder(path: Path, disk: Disk = DISK) -> None:
 def replace_file(path: Path, content: str) -> None:
     """Put ``content`` in the place of ``path`` in one move: a reader sees the old text or the new one."""
     part = _part_of(path)
-    part.write_text(content, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(content, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _part_of(path: Path) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch.distributed import DistError, Store
 
+from launcher.files import replace_file
 from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, PlainError, SettingsError
 from launcher.processes.signals import Preempted
 
@@ -129,6 +130,5 @@ def tell_torchrun(failure: Failure) -> None:
     target = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if target:
         detail = {"py_callstack": failure.headline, "timestamp": str(int(time.time()))}
-        Path(target).write_text(
-            json.dumps({"message": {"message": failure.headline, "extraInfo": detail}}), encoding="utf-8"
-        )
+        told = {"message": {"message": failure.headline, "extraInfo": detail}}
+        replace_file(Path(target), json.dumps(told))  # of half a file torchrun dies

@@ -1,10 +1,14 @@
 """Of all that goes wrong on many ranks, the first cause is shown, once, and kept in status.json."""
 
 import json
+import os
+import resource
 import sys
 
 import pytest
 
+from launcher.processes.failures import Failure, tell_torchrun
+from launcher.testing import simulate
 from tests.launcher.command import CONFIGS, TINY, launch
 from tests.launcher.test_torchrun import end, start
 
@@ -63,3 +67,14 @@ def test_the_own_launcher_restarts_ranks_that_failed(tmp_path):
     assert status == 0, error
     state = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (state["state"], state["step"], state["restarts"]) == ("finished", 6, 1)
+
+
+def test_a_full_disk_leaves_no_half_of_a_word_for_torchrun(tmp_path):
+    def tell():
+        os.environ["TORCHELASTIC_ERROR_FILE"] = str(tmp_path / "error.json")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3, resource.RLIM_INFINITY))
+        with pytest.raises(OSError, match="File too large"):
+            tell_torchrun(Failure.of(ValueError("why"), 0))
+
+    simulate(1, tell, process_group=False)
+    assert list(tmp_path.iterdir()) == []
