@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -32,9 +33,16 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
+class _File(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Keep lines back in silence while the disk is full."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def log_to(run_dir: Path, rank: int, console: bool) -> None:
     """Send log lines and warnings to ``rank_N.log``, and to the console as well where ``console`` is set."""
-    file = logging.FileHandler(run_dir / f"rank_{rank}.log", encoding="utf-8")
+    file = _File(run_dir / f"rank_{rank}.log", encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.setLevel(logging.INFO)

@@ -16,9 +16,11 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from launcher.files import DISK, replace_file
+from launcher.observe.lines import Lines
 from launcher.observe.logs import CONSOLE
 from launcher.observe.status import Status, to_json, write_status
 from launcher.observe.tensorboard import TensorBoard
+from launcher.processes.errors import SettingsError
 
 log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
@@ -94,6 +96,8 @@ class RunObserver(Observer):
     ) -> None:
         self._evaluates = evaluates
         self._warned = False
+        self._lacks_room = False
+        self._lines = Lines(run_dir / METRICS)
         self._done = Done(status.step, status.epoch, status.rows)
         self._run_dir = run_dir
         self._status = status
@@ -120,14 +124,20 @@ class RunObserver(Observer):
 
     def began(self, about: Mapping[str, str]) -> None:
         """The run begins, or continues: nothing is left of steps that will be done again."""
-        for name, content in about.items():
-            replace_file(self._run_dir / name, content)
-        cut_after(self._run_dir / METRICS, self._status.step)
-        write_status(self._run_dir, self._status)
+        with self._must_be_written():
+            for name, content in about.items():
+                replace_file(self._run_dir / name, content)
+            cut_after(self._run_dir / METRICS, self._status.step)
+            write_status(self._run_dir, self._status)
 
     def flush(self) -> None:
-        """What was told is on the disk; another thread may ask for it."""
+        """What was told is on the disk; another thread may ask for it.
+
+        Raises:
+            OSError: where it cannot be written.
+        """
         self._tensorboard.flush()
+        self._lines.write()
         if (self._run_dir / METRICS).exists():
             DISK.sync(self._run_dir / METRICS)
             DISK.sync(self._run_dir)
@@ -178,7 +188,9 @@ class RunObserver(Observer):
     def ended(self, state: str, done: Done, weights_sha256: str | None, settings: Mapping[str, Any]) -> None:
         """The end: status.json tells how, TensorBoard gets settings and results side by side."""
         self._status = replace(self._status, state=state, weights_sha256=weights_sha256)
-        self._move(done)
+        with self._must_be_written():
+            self._lines.write()
+            self._move(done)
         if settings:
             results = {name: v for name, v in self._status.metrics.items() if name not in SPEED_AND_SIZE}
             self._tensorboard.hparams(settings, results)
@@ -189,7 +201,10 @@ class RunObserver(Observer):
     def preempted(self, done: Done, by: str) -> None:
         """The run stops for now: status.json says so, and the console how it goes on."""
         self._status = replace(self._status, state="preempted")
-        self._move(done)
+        try:
+            self._move(done)
+        except OSError as error:  # the checkpoint counts
+            self._wait_for_room(error)
         self._tensorboard.close()
         log.info(
             "preempted by %s after step %d; continue with the same hydra.run.dir: %s", by, done.step, self._run_dir
@@ -209,11 +224,31 @@ class RunObserver(Observer):
 
     def _record(self, done: Done, values: dict[str, float]) -> None:
         line = {"step": done.step, "epoch": done.epoch, "rows": done.rows, **values}
-        with (self._run_dir / METRICS).open("a", encoding="utf-8") as file:
-            file.write(to_json(line) + "\n")
-        self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, done.step)
         self._status = replace(self._status, metrics={**self._status.metrics, **values})
-        self._move(done)
+        try:
+            self._lines.add(to_json(line))
+            self._move(done)
+        except OSError as error:
+            self._wait_for_room(error)
+        else:
+            self._lacks_room = False
+            self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, done.step)
+
+    def _wait_for_room(self, error: OSError) -> None:
+        """Say once that something cannot be written now; a checkpoint is not kept before it could be."""
+        if not self._lacks_room:
+            log.warning("%s cannot be written: %s; it is tried again", self._run_dir, error.strerror or error)
+        self._lacks_room = True
+
+    @contextmanager
+    def _must_be_written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SettingsError(
+                f"hydra.run.dir={self._run_dir} cannot be written: {error.strerror or error}; make room, and give the "
+                "same hydra.run.dir again"
+            ) from error
 
     def _move(self, done: Done) -> None:
         self._status = replace(self._status, step=done.step, epoch=done.epoch, rows=done.rows)

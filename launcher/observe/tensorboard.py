@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+log = logging.getLogger(__name__)
+
 
 class TensorBoard:
     """Writes to ``tensorboard/`` of the run folder; TensorBoard is imported with the first value.
+
+    Where the disk is full, its curves have a gap: they are a picture of what is kept elsewhere.
 
     Args:
         run_dir: the run folder.
@@ -34,8 +40,9 @@ class TensorBoard:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """One point of each curve."""
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+        with self._gap():
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, step)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """The settings of the run beside its metrics, whose values are the last points of their curves.
@@ -44,18 +51,30 @@ class TensorBoard:
         """
         from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
 
-        for summary in hparams(flat(settings), dict(metrics)):  # type: ignore[no-untyped-call]
-            self.writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
+        with self._gap():
+            for summary in hparams(flat(settings), dict(metrics)):  # type: ignore[no-untyped-call]
+                self.writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
 
     def flush(self) -> None:
         """Put what is written so far on the disk."""
         if self._writer is not None:
-            self._writer.flush()
+            with self._gap():
+                self._writer.flush()
 
     def close(self) -> None:
         """Flush what is written."""
         if self._writer is not None:
-            self._writer.close()
+            with self._gap():
+                self._writer.close()
+
+    @contextmanager
+    def _gap(self) -> Iterator[None]:
+        """Where the system refuses to write, the writer is done for, and the next value opens another."""
+        try:
+            yield
+        except OSError as error:
+            log.warning("%s cannot be written: %s; its curves have a gap", self._folder, error.strerror or error)
+            self._writer = self._purge = None
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, bool | str | float]:

@@ -211,6 +211,29 @@ def a_file_in_the_way(folder):
     (folder / "checkpoints").write_text("")
 
 
+def crowded(steps):
+    os.environ["CROWDED"] = steps
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_where_nothing_at_all_can_be_written_for_a_while_nothing_is_missing_in_the_end(tmp_path):
+    words = (*SURVIVOR, "model._target_=tests.launcher.parts.Crowded", "trainer.log_every=1")
+    at_once = (*words, "checkpoint.background=false")
+    whole, passing, stopped, again = in_turn(
+        Line(tmp_path / "whole", words, partial(crowded, "")),
+        Line(tmp_path / "passing", (*at_once, "checkpoint.on_error=warn"), partial(crowded, "34")),
+        Line(tmp_path / "stopped", at_once, partial(crowded, "34")),
+        Line(tmp_path / "stopped", words, partial(crowded, "")),
+    )
+    assert (whole.status, passing.status, stopped.status, again.status) == (0, 0, 2, 0)
+    assert passing.output.count(f"warning: {passing.run_dir} cannot be written: File too large; it is tried again") == 1
+    for done in (passing, again):
+        assert lines_without_speed(done) == lines_without_speed(whole)
+        assert done.state["weights_sha256"] == whole.state["weights_sha256"]
+        assert done.state["checkpoint_error"] is None
+        assert not list(done.run_dir.glob(".status.json.*"))
+
+
 def test_a_run_that_could_keep_nothing_does_not_begin(tmp_path):
     blocked, full, locked = in_turn(
         Line(tmp_path / "blocked", SURVIVOR, lambda: a_file_in_the_way(tmp_path / "blocked" / "run")),
