@@ -32,7 +32,7 @@ class Hit:
         fault: that came.
         where: what it hit.
         start: of the command, counted from 0, that it hit.
-        attempt: of torchrun; -1 where no step had been told of.
+        attempt: of the launcher; -1 where no step had been told of.
         at: seconds of the monotonic clock when it was over.
         ended: whether it ended the ranks.
         lost: steps that were done, and are to be done again.
@@ -106,7 +106,7 @@ class Disturbed:
             if early:
                 time.sleep(fault.delay_s * STARTING_S / LATEST_S)
             elif not live.reaches(fault.step):
-                return None
+                return self._ended_late(live)
             else:
                 time.sleep(fault.delay_s)
             self._faults.popleft()
@@ -121,7 +121,7 @@ class Disturbed:
         return self._ended_late(live)
 
     def _ended_late(self, live: Live) -> Hit | None:
-        """The disk that was full when the last checkpoint of the run was due, if there was one."""
+        """The full disk that ended the run some time after it was, if it was one."""
         last = self.hits[-1] if self.hits else None
         if last is None or live.process.returncode == 0 or (last.fault.kind, last.start) != (FULL, live.number):
             return None

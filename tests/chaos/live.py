@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ class Job:
             f"hydra.run.dir='{self.run_dir}'",
         )
         if not start.by_torchrun:
-            return [sys.executable, "-m", "launcher", *words, f"launch.processes={start.world}"]
+            own = (f"launch.processes={start.world}", f"launch.max_restarts={start.restarts}")
+            return [sys.executable, "-m", "launcher", *words, *own]
         flags = (f"--nproc-per-node={start.world}", f"--max-restarts={start.restarts}")
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, "-m", "launcher", *words]
 
@@ -94,10 +96,15 @@ class Live:
         self.job, self.number, self.start, self.log = job, number, start, log
         self._seen: set[int] = set()
         variables = {**os.environ, "PYTHONPATH": str(ROOT), START: str(number), **job.ledger.variables()}
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                job.command(start), cwd=job.run_dir.parent, env=variables, stdout=file, stderr=subprocess.STDOUT
-            )
+        self.process = subprocess.Popen(
+            job.command(start), cwd=job.run_dir.parent, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        threading.Thread(target=self._copy, daemon=True).start()
+
+    def _copy(self) -> None:
+        """Write down what they print; a full disk does not close a pipe."""
+        with self.log.open("wb", buffering=0) as file, self.process.stdout as pipe:
+            file.writelines(pipe)
 
     @property
     def lines(self) -> list[Line]:

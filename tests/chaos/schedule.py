@@ -47,7 +47,7 @@ class Start:
     Attributes:
         world: ranks.
         by_torchrun: by it, or by the command itself.
-        restarts: that torchrun may do by itself.
+        restarts: that the launcher may do by itself.
         warns: ``checkpoint.on_error=warn`` rather than stop.
     """
 
@@ -57,8 +57,8 @@ class Start:
     warns: bool
 
     def __str__(self) -> str:
-        launcher = f"torchrun --max-restarts={self.restarts}" if self.by_torchrun else "python"
-        return f"{self.world} by {launcher}, on_error={'warn' if self.warns else 'stop'}"
+        launcher, on_error = "torchrun" if self.by_torchrun else "python", "warn" if self.warns else "stop"
+        return f"{self.world} by {launcher}, max_restarts={self.restarts}, on_error={on_error}"
 
 
 def draw_faults(seed: int, count: int, gap: tuple[int, int]) -> list[Fault]:
@@ -88,10 +88,9 @@ def draw_starts(seed: int, most: int) -> Iterator[Start]:
     """Starts without end, on 1 to ``most`` ranks."""
     stream = random.Random(f"{seed} starts")
     while True:
-        by_torchrun = stream.random() < 1 / 3
         yield Start(
             world=stream.randint(1, most),
-            by_torchrun=by_torchrun,
-            restarts=stream.choice((0, 3)) if by_torchrun else 0,
+            by_torchrun=stream.random() < 1 / 3,
+            restarts=stream.choice((0, 0, 3)),
             warns=stream.random() < 0.5,
         )
