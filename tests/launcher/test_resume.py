@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_again_and_again_within_an_epoch(tmp_path):
 
 
 def test_a_rank_that_is_killed_costs_the_steps_since_the_last_checkpoint(tmp_path):
-    words = (*SURVIVOR, "checkpoint.every_steps=3")
+    words = (*SURVIVOR, "checkpoint.every_steps=3", "checkpoint.background=false")
     killed = (*words, "model._target_=tests.launcher.parts.Killed")
     with pytest.raises(RankError, match="rank 1 ended without a word"):
         launch(tmp_path / "killed", 2, *killed)
