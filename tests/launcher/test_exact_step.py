@@ -493,7 +493,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), REFUSED, ids=["parameter", "buffer", "layer"])
+@pytest.mark.parametrize(("make", "message"), REFUSED, ids=["parameter", "layer"])
 def test_what_cannot_be_made_exact_is_refused_by_name(make, message):
     with pytest.raises(SettingsError) as caught:
         InTreeOrder(make(), 0, [range(SHARDS)], 0)
