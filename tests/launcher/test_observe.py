@@ -105,10 +105,11 @@ def test_a_failure_keeps_how_far_the_run_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_a_diverging_run_still_writes_json(tmp_path):
+def test_a_diverging_run_says_so_and_still_writes_json(tmp_path):
     done = launch(tmp_path, 2, *TINY, "optimizer.lr=1e30", "trainer.max_steps=4")
-    assert done.status == 0, done.error
-    assert None in done.values("train/loss")
+    assert (done.status, done.state["state"], done.state["error"]["type"]) == (1, "failed", "NonFiniteError")
+    assert "is not finite" in done.error
+    assert all(math.isfinite(loss) for loss in done.values("train/loss"))
 
 
 @pytest.mark.parametrize(
