@@ -54,8 +54,8 @@ class BatchConfig:
         lr_rule: none, linear or sqrt, how optimizer.lr follows a global batch that grew.
         exact: whether the weights are the same bits on any number of devices; the global batch is then computed shard
             by shard and added up in one fixed order.
-        shard_rows: rows of a shard, a piece of the global batch that does not depend on the number of devices; where
-            batch.exact=true or batchnorm=shard. null: 32, or what global_size and min_per_device allow.
+        shard_rows: fewest rows of a shard, a piece of the global batch that does not depend on the number of devices;
+            where batch.exact=true or batchnorm=shard. null: 32, or what global_size and min_per_device allow.
     """
 
     global_size: int = 128
@@ -134,7 +134,7 @@ class TrainerConfig:
         on_nonfinite: stop or skip, what happens at a step whose gradient is infinite or not a number.
         max_skipped: steps that skip leaves out in a row before the run stops.
         evaluate_every: epochs between evaluations; 0: at the end only.
-        log_every: steps between two lines of metrics.
+        log_every: steps between two lines of metrics.jsonl and TensorBoard; train/loss is the mean since the last.
         stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
     """
 
