@@ -100,5 +100,5 @@ def test_with_batchnorm_of_each_rank_the_curves_differ(tmp_path, normalised_by_o
     """What the two settings are for."""
     found = launch(tmp_path, 3, *PLAIN, "batch.global_size=256")
     assert found.values("train/loss")[-1] != pytest.approx(
-        normalised_by_one["local"].values("train/loss")[-1], rel=1e-3
+        normalised_by_one["local"].values("train/loss")[-1], rel=2e-4
     )
