@@ -18,6 +18,8 @@ TOO_SMALL = 100_000
 """Bytes that a file may have where a checkpoint does not fit, but other files do."""
 NO_ROOM = 0.3
 """The part of full disks that have no room for anything."""
+MOST_UNKEPT = 4
+"""Checkpoints that are due while the disk is full of a run that goes on; a quick one would reach its end otherwise."""
 FUTILE = 4
 """Starts one after the other that train nothing, after which it is over."""
 TOLD_S = 30.0
@@ -122,11 +124,11 @@ class Disturbed:
 
     def _ended_late(self, live: Live) -> Hit | None:
         """The full disk that ended the run some time after it was, if it was one."""
-        last = self.hits[-1] if self.hits else None
-        if last is None or live.process.returncode == 0 or (last.fault.kind, last.start) != (FULL, live.number):
+        full = [hit for hit in self.hits if hit.fault.kind == FULL and hit.start == live.number]
+        if not full or live.process.returncode == 0:
             return None
-        last.ended = True
-        return last
+        full[-1].ended = True
+        return full[-1]
 
     def _inflict(self, live: Live, fault: Fault, early: bool) -> Hit | None:
         hit = Hit(fault, "", live.number, live.attempt, time.monotonic())
@@ -163,21 +165,22 @@ class Disturbed:
         fault, size = hit.fault, 0 if hit.fault.place < NO_ROOM else TOO_SMALL
         hit.where = f"files of more than {size} bytes"
         live.limit_files(size)
+        enough = live.last_step + MOST_UNKEPT * self.job.every_steps
 
         def gone() -> bool:
             return live.is_over or live.attempt > hit.attempt
+
+        def gone_or_far() -> bool:
+            return gone() or live.last_step >= enough
 
         def told() -> bool:
             return gone() or self.job.status().get("checkpoint_error") is not None
 
         if not live.start.warns:
             live.ends_or_restarts()
-        elif size:
-            if not self.job.ledger.wait_for(told, TOLD_S):
-                self._problem(live, "does not tell that the disk is full")
-            time.sleep(fault.hold_s)
-        else:
-            self.job.ledger.wait_for(gone, fault.hold_s)
+        elif size and not self.job.ledger.wait_for(told, TOLD_S):
+            self._problem(live, "does not tell that the disk is full")
+        self.job.ledger.wait_for(gone_or_far, fault.hold_s)
         live.limit_files(-1)
         hit.at, hit.ended = time.monotonic(), gone()
         if not hit.ended:
@@ -205,6 +208,8 @@ class Disturbed:
         self._judge(live, hit)
 
     def _judge(self, live: Live, hit: Hit) -> None:
+        if hit.fault.kind == FULL and live.start.warns:
+            return  # checkpoint.on_error=warn asks for it
         every, graceful = self.job.every_steps, hit.fault.kind in (TERM, USR1)
         if hit.lost > (0 if graceful else 2 * every):
             self._problem(live, f"{hit.lost} steps lost by {hit.fault.kind} on {hit.where}")
