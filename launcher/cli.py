@@ -23,6 +23,7 @@ import torch.distributed as dist
 from launcher.configure.command_line import CommandLine, parse
 from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
+from launcher.context import RankContext
 from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
 from launcher.plan import plan_text
@@ -52,7 +53,7 @@ from launcher.processes.signals import Preempted, Signals
 from launcher.processes.spawn import processes_of, start_processes, starts_ranks
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
 from launcher.processes.watch import Watch
-from launcher.run import RankContext, start
+from launcher.run import start
 
 log = logging.getLogger(__name__)
 

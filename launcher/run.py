@@ -3,101 +3,34 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
+from launcher.assemble import assemble, compute_of, evaluation_of, observer_of, seeded
 from launcher.checkpoints.export import check_export, export_weights
 from launcher.checkpoints.identity import NAME as IDENTITY
 from launcher.checkpoints.state import load_weights, weights_sha256
-from launcher.checkpoints.writer import Writer
-from launcher.configure.devices import in_config_words, plan_of
-from launcher.configure.parts import (
-    Parts,
-    build_optimizer,
-    build_order,
-    build_parts,
-    build_scheduler,
-    channels_last,
-)
+from launcher.configure.devices import plan_of
+from launcher.configure.parts import Parts, build_parts
 from launcher.configure.run_folder import CONFIG, to_yaml
 from launcher.configure.schema import RunConfig
-from launcher.data.loaders import loader, reads_batches
-from launcher.observe.observer import Done, Observer, RunObserver
-from launcher.observe.status import Status, to_json
-from launcher.processes.environment import Rank
+from launcher.context import RankContext
+from launcher.observe.observer import Done
+from launcher.observe.status import to_json
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import process_group, tell_the_end, wait_for_the_end
-from launcher.processes.signals import Signals
-from launcher.processes.watch import Watch
-from launcher.seeds import stream_seed
-from launcher.training.agree import Agreement
-from launcher.training.batchnorm import convert_batchnorm
-from launcher.training.best import BestRule
-from launcher.training.buffers import StepBuffers
-from launcher.training.check import (
-    check_same_rows,
-    check_test_rows,
-    check_training_rows,
-    same_everywhere,
-    same_identity,
-)
+from launcher.training.check import check_same_rows, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, exactly
-from launcher.training.evaluate import Evaluator
-from launcher.training.exact_step import InTreeOrder
-from launcher.training.finite import FiniteSteps
-from launcher.training.interval import Interval
-from launcher.training.keep import Keeper, facts_of
-from launcher.training.loop import Limits, Training, tell_epoch
-from launcher.training.progress import Progress, next_step_in_words
-from launcher.training.reduction import Averaged, Reduction
-from launcher.training.resume import Resumed, find
-from launcher.training.shard_batchnorm import ShardLayout
-from launcher.training.step import Stepper
-from launcher.training.stop import StopRule
-from launcher.training.wrap import wrap
-from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler, SeededRows
+from launcher.training.resume import find
+from samplers import BatchPlan
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RankContext:
-    """Where a run happens on this rank.
-
-    Attributes:
-        rank: this process.
-        store: what the ranks meet at.
-        signals: what they ask of it.
-        watch: keeps an eye on the others.
-        run_dir: the run folder.
-        device: of this rank.
-        threads: that this rank computes with.
-    """
-
-    rank: Rank
-    store: dist.Store
-    signals: Signals
-    watch: Watch
-    run_dir: Path
-    device: torch.device
-    threads: int
-
-    def describe(self, working: int) -> str:
-        """One line: ranks, device, threads, folder."""
-        ranks = f"{working} rank{'s' if working > 1 else ''}"
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"
 
 
 def start(run: RunConfig, context: RankContext) -> str:
@@ -134,7 +67,7 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     parts = build_parts(run, context.device)
     if run.checkpoint.load and resumed is None:
         log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
-    _check(run, parts, _compute(run, context))
+    _check(run, parts, compute_of(run, context))
     training = assemble(run, context, plan, parts, resumed)
     if resumed is not None and resumed.told and training.is_over:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
@@ -157,68 +90,20 @@ def evaluate(run: RunConfig, context: RankContext) -> str:
     """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once; returns the state at the end."""
     parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
-    _check(run, parts, _compute(run, context))
-    observer = _observer(run, context, context.rank.world_size)
+    _check(run, parts, compute_of(run, context))
+    observer = observer_of(run, context, context.rank.world_size)
     observer.began({})
     if context.rank.rank == 0:
         log.info("weights          %s\n%s", source, context.describe(context.rank.world_size))
-    observer.evaluated(Done(), _evaluation(run, context, parts)())
+    observer.evaluated(Done(), evaluation_of(run, context, parts)())
     if context.rank.rank == 0:
         observer.ended("finished", Done(), weights_sha256(parts.model), {})
     return "finished"
 
 
-def assemble(
-    run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, resumed: Resumed | None = None
-) -> Training:
-    """Put the parts of a training together, in the state they were kept in if any; says what will happen."""
-    assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
-    train = _seeded(run, parts.train, "data.train")
-    sampler = _sampler(run, plan, context.rank, train)
-    report = sampler.report()
-    steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
-    stepper = _stepper(run, context, plan, parts, steps)
-    about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
-    if run.batch.exact:
-        same_identity(about["identity"])
-    progress = resumed.restore(parts.model, stepper, sampler, about) if resumed else Progress()
-    stepper.finite.where = partial(next_step_in_words, progress, sampler)
-    observer = _observer(run, context, plan.active, steps, progress)
-    if context.rank.rank == 0:
-        log.info("%s\n%s", report, context.describe(plan.active))
-    keeper = Keeper(
-        run_dir=context.run_dir,
-        generations=run.checkpoint.keep,
-        model=parts.model,
-        stepper=stepper,
-        sampler=sampler,
-        observer=observer,
-        about=about,
-        writer=None if context.rank.rank else Writer(run.checkpoint.background),
-        on_error=run.checkpoint.on_error,
-        interval=_interval(run),
-    )
-    keeper.check()
-    rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
-    evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
-    place = _device_of_the_group(context.device)
-    agreement = Agreement(lambda: context.signals.wish, context.watch.reached, place, lambda: keeper.interval.seconds)
-    return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
-
-
 def _export(run: RunConfig, context: RankContext, model: nn.Module) -> None:
     if run.checkpoint.export and context.rank.rank == 0:
         log.info("weights for others: %s", export_weights(model, context.run_dir))
-
-
-def _interval(run: RunConfig) -> Interval:
-    failure_s = run.checkpoint.expected_failure_s if run.checkpoint.every_steps == "auto" else None
-    return Interval(run.checkpoint.every_seconds, failure_s)
-
-
-def _device_of_the_group(device: torch.device) -> torch.device:
-    """Where the process group takes numbers of this rank."""
-    return torch.device("cpu") if not dist.is_initialized() or dist.get_backend() == "gloo" else device
 
 
 def _exactly(run: RunConfig) -> AbstractContextManager[None]:
@@ -236,10 +121,6 @@ def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[No
         yield
 
 
-def _compute(run: RunConfig, context: RankContext) -> Compute:
-    return Compute.of(run.trainer.precision, context.device, channels_last(run, context.device))
-
-
 def _check(run: RunConfig, parts: Parts, compute: Compute) -> None:
     """Before anything is trained: the same rows on every rank, and rows that the model can take."""
     same_everywhere({name: len(rows) for name, rows in _datasets(parts).items()})  # type: ignore[arg-type]
@@ -248,7 +129,7 @@ def _check(run: RunConfig, parts: Parts, compute: Compute) -> None:
     if parts.test is not None:
         check_test_rows(parts.test, parts.model, parts.task, parts.metrics, compute)
     for option, rows in _datasets(parts).items() if run.batch.exact else ():
-        check_same_rows(option, _seeded(run, rows, option), run.seed)
+        check_same_rows(option, seeded(run, rows, option), run.seed)
 
 
 def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:
@@ -256,154 +137,7 @@ def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:
     return {name: rows for name, rows in found.items() if rows is not None}
 
 
-def _limits(run: RunConfig, parts: Parts) -> Limits:
-    evaluated = [] if parts.test is None else ["loss", *parts.metrics]
-    return Limits(
-        epochs=run.trainer.epochs,
-        max_steps=run.trainer.max_steps,
-        evaluate_every=run.trainer.evaluate_every,
-        log_every=run.trainer.log_every,
-        keep_every=run.checkpoint.keep_every,
-        stop=StopRule.parse(run.trainer.stop_when, evaluated),
-        best=BestRule.parse(run.checkpoint.keep_best, evaluated),
-    )
-
-
-def _seeded(run: RunConfig, rows: Dataset[Any], option: str) -> Dataset[Any]:
-    """Rows with random streams of their own, where that is asked for and they are read one by one."""
-    if not run.seeds_rows or isinstance(rows, SeededRows) or (reads_batches(rows) and run.data.seeded_rows is None):
-        return rows
-    if reads_batches(rows):
-        raise SettingsError(
-            f"data.seeded_rows=true: {type(rows).__name__} of {option} reads whole batches (__getitems__ and "
-            "collate_fn), and no row of them can have a random stream of its own; let it read single rows"
-        )
-    return SeededRows(rows, stream_seed(run.seed, "rows", option))  # type: ignore[arg-type]
-
-
-def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
-    try:
-        return FixedGlobalBatchSampler(
-            build_order(run, rows),
-            global_size=plan.global_size,
-            rank=rank.rank,
-            world_size=plan.active,
-            compare_ranks=plan.active > 1,
-            dataset=rows,
-            tail=run.batch.tail,
-            min_per_device=plan.min_per_device,
-            max_per_device=plan.max_per_device,
-            shard_rows=plan.shard_rows,
-            pad_weight=run.batch.pad_weight,
-        )
-    except ValueError as error:
-        raise SettingsError(in_config_words(str(error))) from error
-
-
-def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, steps: int) -> Stepper:
-    shards = _convert_batchnorm(run, context, parts.model)
-    optimizer = build_optimizer(run, parts.model)
-    model = wrap(parts.model, run.trainer.compile, run.ddp, context.device, averages=not run.batch.exact)
-    return Stepper(
-        model=model,
-        task=parts.task,
-        optimizer=optimizer,
-        scheduler=build_scheduler(run, optimizer, steps),
-        compute=_compute(run, context),
-        reduction=_reduction(run, plan, context.rank.rank, model, shards),
-        clip_norm=run.trainer.clip_norm,
-        finite=FiniteSteps(skips=run.trainer.on_nonfinite == "skip", most_in_a_row=run.trainer.max_skipped),
-    )
-
-
-def _convert_batchnorm(run: RunConfig, context: RankContext, model: nn.Module) -> ShardLayout:
-    """Let BatchNorm layers do as ``batchnorm`` says; gives what tells them of the shards in a micro-batch."""
-    shards = ShardLayout()
-    converted = convert_batchnorm(model, run.batchnorm, context.device, shards)
-    if run.batchnorm != "local" and not converted and context.rank.rank == 0:
-        log.warning("batchnorm=%s has no effect: the model has no BatchNorm layers", run.batchnorm)
-    return shards
-
-
-def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module, shards: ShardLayout) -> Reduction:
-    if run.batch.exact:
-        return InTreeOrder(model, run.seed, [plan.shard_range(r) for r in range(plan.active)], rank)
-    in_pieces = run.batchnorm == "shard" and len(plan.micro_batches(rank)) > 1
-    return Averaged(
-        model=model,
-        seed=run.seed,
-        rank=rank,
-        divides_by=plan.active,
-        weight=plan.share_rows(rank) / plan.global_size,
-        shards=shards,
-        buffers=StepBuffers(model, lambda layer: isinstance(layer, _BatchNorm)) if in_pieces else None,
-    )
-
-
-def _evaluation(run: RunConfig, context: RankContext, parts: Parts) -> Callable[[], dict[str, float]]:
-    assert parts.test is not None, "mode=evaluate needs data.test"  # noqa: S101 - our own mistake
-    world_size = dist.get_world_size() if dist.is_initialized() else 1
-    rank, exact = context.rank.rank, run.batch.exact
-    size = run.data.evaluate_batch
-    batches = ExactlyOnceSampler(parts.test, size, rank, world_size, whole_batches=exact)
-    test = _seeded(run, parts.test, "data.test") if exact else parts.test
-    tell_epoch(test, 0)
-    rows = _loader(run, context, test, batches, keep=False)
-    evaluator = Evaluator(
-        task=parts.task,
-        metrics=parts.metrics,
-        compute=_compute(run, context),
-        rows=len(parts.test),  # type: ignore[arg-type]
-        place=(lambda number: number * world_size + rank) if exact else (lambda _: rank),
-        seed=run.seed if exact else None,
-        gives_up=lambda: context.signals.notes and context.signals.wish is not None,
-    )
-    return partial(evaluator.evaluate, parts.model, rows)
-
-
-def _loader(
-    run: RunConfig, context: RankContext, rows: Dataset[Any], batches: Sampler[list[int]], keep: bool
-) -> DataLoader[Any]:
-    """A loader whose workers draw from streams of this rank's own."""
-    seed = stream_seed(run.seed, "workers", context.rank.rank)
-    return loader(rows, batches, run.data.workers, context.device, seed, keep=keep, alike=run.batch.exact)
-
-
-def _workers_learn_the_epoch(rows: Dataset[Any]) -> bool:
-    """Whether workers may outlive an epoch: a dataset that is told the epoch keeps, in them, the one it came with."""
-    return not hasattr(rows.dataset if isinstance(rows, SeededRows) else rows, "set_epoch")
-
-
-def _combined(
-    run: RunConfig, context: RankContext, parts: Parts, reduction: Reduction
-) -> Callable[[], dict[str, float]]:
-    """The evaluation, with the buffers that all ranks made together."""
-    evaluation = _evaluation(run, context, parts)
-
-    def evaluate() -> dict[str, float]:
-        reduction.combine_buffers()
-        return evaluation()
-
-    return evaluate
-
-
 def _tunable(run: RunConfig) -> dict[str, Any]:
     """The settings by which runs are compared."""
     sections = ("seed", "batch", "model", "loss", "optimizer", "scheduler", "trainer", "vars")
     return {name: value for name, value in asdict(run).items() if name in sections}
-
-
-def _observer(
-    run: RunConfig, context: RankContext, world_size: int, last_step: int = 0, progress: Progress | None = None
-) -> Observer:
-    if context.rank.rank != 0:
-        return Observer()
-    now = progress or Progress()
-    status = Status(
-        **asdict(now.done),
-        world_size=world_size,
-        restarts=context.rank.attempt,
-        metrics=dict(now.metrics),
-        checkpoint_step=now.done.step or None,
-    )
-    return RunObserver(context.run_dir, status, last_step, run.trainer.epochs, evaluates=bool(run.data.test))

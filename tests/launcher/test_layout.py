@@ -47,3 +47,8 @@ def test_rank_variables_are_read_in_one_place():
     pattern = re.compile(r"""["'](RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|SLURM_\w+)["']""")
     found = {str(path) for path in SOURCES if pattern.search((ROOT / path).read_text())}
     assert found - {"launcher/testing.py", "samplers/ranks.py"} == {"launcher/processes/environment.py"}
+
+
+def test_only_the_run_assembles_one_and_only_the_command_runs_it():
+    assert files_that_import("launcher.assemble") == {"launcher/run.py"}
+    assert files_that_import("launcher.run") == {"launcher/cli.py"}

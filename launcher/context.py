@@ -1,0 +1,42 @@
+"""Where a run happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from launcher.processes.environment import Rank
+from launcher.processes.signals import Signals
+from launcher.processes.watch import Watch
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """Where a run happens on this rank.
+
+    Attributes:
+        rank: this process.
+        store: what the ranks meet at.
+        signals: what they ask of it.
+        watch: keeps an eye on the others.
+        run_dir: the run folder.
+        device: of this rank.
+        threads: that this rank computes with.
+    """
+
+    rank: Rank
+    store: dist.Store
+    signals: Signals
+    watch: Watch
+    run_dir: Path
+    device: torch.device
+    threads: int
+
+    def describe(self, working: int) -> str:
+        """One line: ranks, device, threads, folder."""
+        ranks = f"{working} rank{'s' if working > 1 else ''}"
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"
