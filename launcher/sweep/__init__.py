@@ -1,0 +1,1 @@
+"""Many runs from one command: jobs on disjoint devices, each on processes of its own."""
