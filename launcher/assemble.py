@@ -27,7 +27,7 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.seeds import stream_seed
 from launcher.training.agree import Agreement
-from launcher.training.batchnorm import convert_batchnorm
+from launcher.training.batchnorm import check_local, convert_batchnorm
 from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
 from launcher.training.check import same_identity
@@ -182,6 +182,8 @@ def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts
 def _convert_batchnorm(run: RunConfig, context: RankContext, model: nn.Module) -> ShardLayout:
     """Let BatchNorm layers do as ``batchnorm`` says; gives what tells them of the shards in a micro-batch."""
     shards = ShardLayout()
+    if run.batchnorm == "local" and not run.batch.exact and dist.is_initialized():
+        check_local(model, context.device)
     converted = convert_batchnorm(model, run.batchnorm, context.device, shards)
     if run.batchnorm != "local" and not converted and context.rank.rank == 0:
         log.warning("batchnorm=%s has no effect: the model has no BatchNorm layers", run.batchnorm)

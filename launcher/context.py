@@ -11,6 +11,7 @@ import torch.distributed as dist
 from launcher.processes.environment import Rank
 from launcher.processes.signals import Signals
 from launcher.processes.watch import Watch
+from samplers.words import counted
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,5 @@ class RankContext:
 
     def describe(self, working: int) -> str:
         """One line: ranks, device, threads, folder."""
-        ranks = f"{working} rank{'s' if working > 1 else ''}"
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        ranks, threads = counted(working, "rank"), counted(self.threads, "thread")
         return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"

@@ -14,6 +14,7 @@ from launcher.files import holder_of
 from launcher.observe.status import NAME as STATUS
 from launcher.observe.status import Status, read_status
 from launcher.processes.errors import SettingsError
+from samplers.words import counted
 
 SHOWN = 16
 """Letters of a digest that are shown."""
@@ -39,8 +40,8 @@ class Found:
         """One line."""
         words = [self.folder.name, store.megabytes(self.size)]
         if self.facts is not None:
-            epoch, rows, ranks = self.facts.epoch + 1, f"{self.facts.rows:,} rows", self.facts.world_size
-            words += [f"epoch {epoch}", rows, f"{ranks} rank{'s' if ranks > 1 else ''}"]
+            rows, ranks = counted(self.facts.rows, "row", ","), counted(self.facts.world_size, "rank")
+            words += [f"epoch {self.facts.epoch + 1}", rows, ranks]
         best = self.facts and self.facts.best
         if best and best["step"] == self.facts.step:  # type: ignore[union-attr]
             words.append(f"best {best['metric'].lstrip('-')} {best['value']:.4f}")
@@ -87,7 +88,7 @@ def look_at(folder: Path) -> Found:
 
 
 def _state(status: Status, holder: str | None) -> str:
-    where = f"step {status.step}, epoch {status.epoch + 1}, {status.rows:,} rows"
+    where = f"step {status.step}, epoch {status.epoch + 1}, {counted(status.rows, 'row', ',')}"
     if holder is not None:
         return f"{status.state} at {where}; {holder} works in it"
     if status.state == "running":

@@ -19,6 +19,7 @@ from launcher.processes.errors import SettingsError
 from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
 from launcher.training.best import BestRule
 from launcher.training.stop import StopRule
+from samplers.words import counted
 
 
 def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> str:
@@ -43,7 +44,7 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
             str(report),
             *shares,
             *more,
-            f"run              {run.trainer.epochs} epochs, {steps} steps",
+            f"run              {counted(run.trainer.epochs, 'epoch')}, {counted(steps, 'step')}",
             f"devices          {_devices(run, rank)}",
             f"run folder       {run_dir}",
             "mode=plan: nothing was started, nothing was written",
@@ -74,8 +75,8 @@ def _devices(run: RunConfig, rank: Rank) -> str:
     cuda = torch.cuda.device_count() if run.launch.device != "cpu" else 0
     kind = f"cuda, of which this node shows {cuda}" if cuda or run.launch.device == "cuda" else "cpu"
     why = " (batch.exact=true; more with launch.threads_per_rank)" if run.batch.exact and threads == 1 else ""
-    return f"{rank.world_size} on {kind}, {threads} thread{'s' if threads > 1 else ''} each{why}"
+    return f"{rank.world_size} on {kind}, {counted(threads, 'thread')} each{why}"
 
 
 def _rows(sizes: tuple[int, ...]) -> str:
-    return " + ".join(map(str, sizes)) + " rows"
+    return counted(sizes[0], "row") if len(sizes) == 1 else " + ".join(map(str, sizes)) + " rows"

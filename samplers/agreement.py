@@ -10,6 +10,7 @@ from torch import distributed
 
 from samplers.permutation import words_from
 from samplers.settings import switch
+from samplers.words import counted
 
 __all__ = ["check_agreement", "compares_ranks", "gathered", "least"]
 
@@ -25,7 +26,7 @@ def compares_ranks(compare_ranks: object, *, left_out: bool, world_size: int) ->
         return left_out and group is not None and group > 1
     wanted = switch("compare_ranks", compare_ranks)
     if wanted and group != world_size:
-        found = "no process group exists" if group is None else f"the process group has {group} ranks"
+        found = "no process group exists" if group is None else f"the process group has {counted(group, 'rank')}"
         raise ValueError(
             f"compare_ranks=True with world_size={world_size}, but {found}: every rank of torch.distributed must have "
             "a sampler to be compared; leave compare_ranks out"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from samplers.passes import Share
+from samplers.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -171,7 +172,8 @@ def check_same_batches(
             wanted = expected.setdefault(epoch, found)
             _demand(
                 found == wanted,
-                f"epoch {epoch} has other global batches on {world_size} ranks: {_first_difference(found, wanted)}",
+                f"epoch {epoch} has other global batches on {counted(world_size, 'rank')}: "
+                f"{_first_difference(found, wanted)}",
             )
 
 
@@ -187,9 +189,10 @@ def check_no_starved_rank(
         for epoch in range(epochs):
             _set_epoch(world, epoch)
             for batch in global_batches(world):
-                where = f"epoch {epoch}, step {batch.step}, {world_size} ranks"
+                where = f"epoch {epoch}, step {batch.step}, {counted(world_size, 'rank')}"
                 smallest = min(len(rows) for share in batch.shares for rows in share)
-                _demand(smallest >= min_per_device, f"{where}: a micro-batch has {smallest} rows, not {min_per_device}")
+                found = f"{where}: a micro-batch has {counted(smallest, 'row')}, not {min_per_device}"
+                _demand(smallest >= min_per_device, found)
                 _check_even(batch, where, min_per_device)
 
 
@@ -199,7 +202,7 @@ def _check_even(batch: GlobalBatch, where: str, min_per_device: int) -> None:
         _demand(max(sizes) - min(sizes) <= 1, f"{where}: shares differ by more than one row: {sizes}")
         return
     sizes, counts = [rows for shards in batch.shards for rows in shards], [len(shards) for shards in batch.shards]
-    _demand(min(sizes) >= min_per_device, f"{where}: a shard has {min(sizes)} rows, not {min_per_device}")
+    _demand(min(sizes) >= min_per_device, f"{where}: a shard has {counted(min(sizes), 'row')}, not {min_per_device}")
     _demand(max(sizes) - min(sizes) <= 1, f"{where}: shards differ by more than one row: {sizes}")
     _demand(max(counts) - min(counts) <= 1, f"{where}: shares differ by more than one shard: {counts}")
 
@@ -233,7 +236,8 @@ def _check_continues(samplers: Sequence[Any], state: Any, expected: Sequence[Glo
     found, wanted = [step.dealt for step in steps], [step.dealt for step in expected]
     _demand(
         found == wanted,
-        f"resumed on {len(samplers)} ranks from {state}, other steps follow: {_first_difference(found, wanted)}",
+        f"resumed on {counted(len(samplers), 'rank')} from {state}, other steps follow: "
+        f"{_first_difference(found, wanted)}",
     )
     if all(hasattr(sampler, "share") for sampler in samplers):
         numbers, right = [step.step for step in steps], [step.step for step in expected]
@@ -247,10 +251,10 @@ def check_exactly_once(make: Callable[[int, int], Any], n: int, world_sizes: Ite
         for sampler in _world(make, world_size):
             batches = list(sampler)
             _demand(len(batches) == len(sampler), f"len says {len(sampler)} batches, iterating yields {len(batches)}")
-            _demand(all(batches), f"an empty batch on {world_size} ranks")
+            _demand(all(batches), f"an empty batch on {counted(world_size, 'rank')}")
             seen.update(row for batch in batches for row in batch)
         wrong = sorted((Counter(range(n)) - seen) + (seen - Counter(range(n))))
-        _demand(not wrong, f"on {world_size} ranks these rows are not seen exactly once: {wrong[:10]}")
+        _demand(not wrong, f"on {counted(world_size, 'rank')} these rows are not seen exactly once: {wrong[:10]}")
 
 
 def check_order(order: Order, epochs: int = 2) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from samplers.settings import SettingTypeError
+from samplers.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -138,8 +139,8 @@ def check_parts(source: object, world_size: int) -> int | None:
         _check_part(place, part)
     if len(source) == 0 or len(source) % world_size:
         raise ValueError(
-            f"source has {len(source)} parts, which world_size={world_size} ranks cannot share evenly: give a number "
-            f"of parts that {world_size} divides, such as {max(1, len(source) // world_size + 1) * world_size}"
+            f"source has {counted(len(source), 'part')}, which world_size={world_size} ranks cannot share evenly: give "
+            f"a number of parts that {world_size} divides, such as {max(1, len(source) // world_size + 1) * world_size}"
         )
     return len(source)
 

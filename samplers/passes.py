@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samplers.settings import whole_number
+from samplers.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,11 +64,12 @@ def check_tail(plan: BatchPlan, n: int, tail: object) -> str:
         return tail
     reason = ""
     if tail == "spread":
-        each = f"{plan.shards} shards" if plan.shards else f"{plan.active} ranks"
+        each = counted(plan.shards, "shard") if plan.shards else counted(plan.active, "rank")
         reason = f", and they do not give min_per_device={plan.min_per_device} rows to each of {each}"
+    rows = f"n={counted(n, 'row')}"
     raise ValueError(
-        f"global_size={plan.global_size} with tail={tail!r} leaves no whole global batch in n={n} rows{reason}: lower "
-        "global_size, give more rows, or set tail='pad'"
+        f"global_size={plan.global_size} with tail={tail!r} leaves no whole global batch in {rows}{reason}: "
+        "lower global_size, give more rows, or set tail='pad'"
     )
 
 

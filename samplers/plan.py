@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from samplers.settings import whole_number
 from samplers.spans import Span, dealt, even_part
+from samplers.words import counted
 
 if TYPE_CHECKING:
     from samplers.report import PlanReport
@@ -86,9 +87,10 @@ class BatchPlan:
         if self.shard_rows is None and not self.fits(self.global_size):
             share, count = self.global_size // self.active, self.micro_count(0)
             raise ValueError(
-                f"max_per_device={self.max_per_device} cuts a share of {share} rows into {count} micro-batches, the "
-                f"smallest of {share // count} rows, below min_per_device={self.min_per_device}: raise max_per_device, "
-                "lower min_per_device, or choose a global_size whose shares divide better"
+                f"max_per_device={self.max_per_device} cuts a share of {counted(share, 'row')} into {count} "
+                f"micro-batches, the smallest of {counted(share // count, 'row')}, below "
+                f"min_per_device={self.min_per_device}: raise max_per_device, lower min_per_device, or choose a "
+                "global_size whose shares divide better"
             )
 
     def _check_shards(self) -> None:
@@ -107,8 +109,9 @@ class BatchPlan:
         if self.max_per_device is not None and self.max_per_device < self.largest_shard:
             raise ValueError(
                 f"max_per_device={self.max_per_device} is smaller than a shard: global_size={self.global_size} in "
-                f"{self.shards} shards of shard_rows={self.shard_rows} or more gives shards of {self.largest_shard} "
-                f"rows, and a shard is never cut; raise max_per_device to {self.largest_shard} or lower shard_rows"
+                f"{counted(self.shards, 'shard')} of shard_rows={self.shard_rows} or more gives shards of "
+                f"{counted(self.largest_shard, 'row')}, and a shard is never cut; raise max_per_device to "
+                f"{self.largest_shard} or lower shard_rows"
             )
 
     @property
@@ -219,15 +222,15 @@ class BatchPlan:
             return
         if self.shard_rows is not None:
             raise ValueError(
-                f"rank={rank} would idle: global_size={self.global_size} makes {self.shards} shards of "
+                f"rank={rank} would idle: global_size={self.global_size} makes {counted(self.shards, 'shard')} of "
                 f"shard_rows={self.shard_rows} or more, one for {self.active} of world_size={self.world_size} ranks "
-                f"only; use {self.active} ranks, raise global_size to {self.shard_rows * self.world_size}, or lower "
-                "shard_rows"
+                f"only; use {counted(self.active, 'rank')}, raise global_size to "
+                f"{self.shard_rows * self.world_size}, or lower shard_rows"
             )
         raise ValueError(
             f"rank={rank} would idle: global_size={self.global_size} gives min_per_device={self.min_per_device} "
-            f"rows to {self.active} of world_size={self.world_size} ranks only; use {self.active} ranks, raise "
-            f"global_size to {self.min_per_device * self.world_size}, or lower min_per_device"
+            f"rows to {self.active} of world_size={self.world_size} ranks only; use {counted(self.active, 'rank')}, "
+            f"raise global_size to {self.min_per_device * self.world_size}, or lower min_per_device"
         )
 
     def report(self, n: int, tail: str = "drop") -> PlanReport:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from samplers.passes import Pass, check_tail
 from samplers.settings import whole_number
+from samplers.words import counted
 
 if TYPE_CHECKING:
     from samplers.plan import BatchPlan
@@ -76,12 +77,12 @@ class PlanReport:
 
     def _head(self) -> list[str]:
         idle = f", {self.ranks_idle} of {self.world_size} idle" if self.ranks_idle else ""
-        ranks = f"{self.ranks_working} rank" + "s" * (self.ranks_working > 1)
-        share = _span(self.smallest_share, self.largest_share)
-        micro = _span(self.smallest_micro_batch, self.largest_micro_batch)
+        ranks = counted(self.ranks_working, "rank")
+        share = _rows(self.smallest_share, self.largest_share)
+        micro = _rows(self.smallest_micro_batch, self.largest_micro_batch)
         return [
-            f"global batch     {self.global_size} rows = {ranks} x {share} rows{idle}",
-            f"micro-batches    {self._micro_counts()}, {micro} rows each",
+            f"global batch     {counted(self.global_size, 'row')} = {ranks} x {share}{idle}",
+            f"micro-batches    {self._micro_counts()}, {micro} each",
         ]
 
     def _micro_counts(self) -> str:
@@ -95,9 +96,9 @@ class PlanReport:
         """Which numbers of devices divide the shards, and what one that does not costs."""
         if not self.shards:
             return []
-        rows = _span(self.global_size // self.shards, -(-self.global_size // self.shards))
+        rows = _rows(self.global_size // self.shards, -(-self.global_size // self.shards))
         divide = f"{_listed(_divisors(self.shards))} devices divide them evenly" if self.shards > 1 else "for 1 device"
-        even = f"shards           {self.shards} x {rows} rows: {divide}"
+        even = f"shards           {self.shards} x {rows}: {divide}"
         if self.most_shards == self.fewest_shards:
             return [even]
         longer = (self.most_shards * self.ranks_working / self.shards - 1) * 100
@@ -116,8 +117,9 @@ class PlanReport:
 
     def _epoch_lines(self) -> list[str]:
         whole, rest = divmod(self.n, self.global_size)
+        steps = counted(self.steps_per_epoch, "step")
         return [
-            f"epoch            {self.n} rows = {whole} x {self.global_size} + {rest}: {self.steps_per_epoch} steps",
+            f"epoch            {counted(self.n, 'row')} = {whole} x {self.global_size} + {rest}: {steps}",
             self._tail_line(),
         ]
 
@@ -126,15 +128,16 @@ class PlanReport:
         if rest == 0:
             text = "none: every global batch is whole"
         elif self.rows_padded:
-            text = f"pad: the last step has {rest} rows and repeats {self.rows_padded} from the start of the order"
+            rows = counted(rest, "row")
+            text = f"pad: the last step has {rows} and repeats {self.rows_padded} from the start of the order"
         elif self.rows_carried:
-            text = f"carry: {self.rows_carried} rows of the first epoch open the second"
+            text = f"carry: rows of the first epoch that open the second: {self.rows_carried}"
         elif self.rows_dropped:
             each = "shard" if self.shards else "rank"
             why = f" (too few for every {each})" if self.tail == "spread" else ""
             text = f"{self.tail}: rows left out of every epoch: {self.rows_dropped}{why}"
         else:
-            text = f"spread: the last step has {self.last_step_rows} rows"
+            text = f"spread: the last step has {counted(self.last_step_rows, 'row')}"
         return f"tail             {text}"
 
 
@@ -192,5 +195,5 @@ def _listed(numbers: list[int]) -> str:
     return f"{', '.join(map(str, shown))}{more} or {numbers[-1]}"
 
 
-def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
+def _rows(low: int, high: int) -> str:
+    return counted(low, "row") if low == high else f"{low} to {high} rows"

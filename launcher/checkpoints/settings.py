@@ -10,19 +10,14 @@ from typing import Any
 from launcher.configure.schema import RunConfig
 from launcher.processes.errors import SettingsError
 
-FIXED = (
-    "seed",
-    "batch.global_size",
-    "batch.tail",
-    "batch.pad_weight",
-    "batch.exact",
-    "batch.shard_rows",
-    "batchnorm",
-    "data.train",
-    "data.order",
-    "model",
-    "optimizer._target_",
-)
+FIXED = {
+    "other rows": ("batch.global_size", "batch.tail", "batch.pad_weight", "data.train", "data.order"),
+    "another seed": ("seed",),
+    "another model": ("model",),
+    "another optimizer": ("optimizer._target_",),
+    "another way to compute a step": ("batch.exact", "batch.shard_rows", "batchnorm"),
+}
+"""What would make it another run, and the settings that do."""
 NOT_COMPARED = ("mode", "checkpoint.resume", "checkpoint.load")
 UNSET = "unset"
 MOST_SHOWN = 8
@@ -51,12 +46,14 @@ def check_same_run(changes: Changes, place: str) -> None:
     Raises:
         SettingsError: with both sides of each.
     """
-    broken = [(name, sides) for name, sides in changes.items() if _within(name, FIXED)]
-    if broken:
-        sides = "; ".join(f"{name} is {_text(there)} there, {_text(here)} here" for name, (there, here) in broken)
+    broken = {kind: [name for name in changes if _within(name, names)] for kind, names in FIXED.items()}
+    kinds = " and ".join(kind for kind, names in broken.items() if names)
+    if kinds:
+        both = [(name, changes[name]) for names in broken.values() for name in names]
+        sides = "; ".join(f"{name} is {_text(there)} there, {_text(here)} here" for name, (there, here) in both)
         raise SettingsError(
-            f"{place}: a run of other rows or another model: {sides}; give the settings of that run, or give this one "
-            "another hydra.run.dir"
+            f"{place}: a run with {kinds}: {sides}; give the settings of that run, or give this one another "
+            "hydra.run.dir"
         )
 
 

@@ -117,7 +117,7 @@ def _check_names(option: str, node: Node, target: Any, own: Node) -> None:
         return
     for name in own:
         if name not in parameters:
-            hint = closest(name, parameters) or f"; it takes {', '.join(parameters) or 'nothing'}"
+            hint = closest(name, parameters) or f"; it takes {', '.join(parameters) or 'nothing'}."
             raise SettingsError(
                 f"{option}.{name}: {node['_target_']} takes no argument {name!r}{hint} If it comes from the config of "
                 f"another _target_, remove it with ~{option}.{name}"

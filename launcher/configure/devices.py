@@ -9,6 +9,7 @@ from dataclasses import replace
 from launcher.configure.schema import RunConfig
 from launcher.processes.errors import SettingsError
 from samplers import BatchPlan
+from samplers.words import counted
 
 
 def plan_of(run: RunConfig, world_size: int) -> BatchPlan:
@@ -25,8 +26,8 @@ def plan_of(run: RunConfig, world_size: int) -> BatchPlan:
     if run.batchnorm == "sync" and len(plan.micro_batches(0)) > 1:
         raise SettingsError(
             f"batchnorm=sync needs the whole global batch at once, and batch.max_per_device={batch.max_per_device} "
-            f"cuts the shares of {plan.active} devices into {len(plan.micro_batches(0))} micro-batches; raise "
-            "batch.max_per_device or set batchnorm=shard"
+            f"cuts the shares of {counted(plan.active, 'device')} into {len(plan.micro_batches(0))} micro-batches; "
+            "raise batch.max_per_device or set batchnorm=shard"
         )
     return replace(plan, max_per_device=plan.largest_shard) if batch.exact else plan
 
@@ -50,20 +51,19 @@ def for_devices(run: RunConfig, world_size: int) -> tuple[RunConfig, list[str]]:
         return run, ignored
     least, option = (run.shard_rows, "shard_rows") if run.shard_rows else (batch.min_per_device, "min_per_device")
     most = (
-        f"batch.global_size={batch.global_size} feeds {plan.active} devices with batch.{option}={least} rows each, and "
-        f"there are {world_size}"
+        f"batch.global_size={batch.global_size} feeds {counted(plan.active, 'device')} with batch.{option}={least} "
+        f"rows each, and there are {world_size}"
     )
     needed = least * world_size
     if batch.too_many_devices == "error":
         raise SettingsError(
-            f"{most}; raise batch.global_size to {needed}, lower batch.{option} or start {plan.active} processes"
+            f"{most}; raise batch.global_size to {needed}, lower batch.{option} or start "
+            f"{counted(plan.active, 'process')}"
         )
     if batch.too_many_devices == "idle":
         grow = "" if batch.exact else ", or let it grow with batch.too_many_devices=grow"
-        note = (
-            f"{plan.idle} of {world_size} devices idle: {most}; raise batch.global_size to {needed}, lower "
-            f"batch.{option}{grow}"
-        )
+        idle = f"{plan.idle} of {world_size} devices {'idles' if plan.idle == 1 else 'idle'}"
+        note = f"{idle}: {most}; raise batch.global_size to {needed}, lower batch.{option}{grow}"
         return run, [*ignored, note]
     grown, notes = _grown(run, needed, most)
     return grown, [*ignored, *notes]

@@ -33,8 +33,10 @@ def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitSt
         The folder, and whether it holds a run to continue.
 
     Raises:
-        SettingsError: where the folder holds a run that is not to be continued, is in use or cannot be made.
+        SettingsError: where the folder is a file, cannot be made, is in use or holds a run that is not to be continued.
     """
+    if path.is_file():
+        raise SettingsError(f"hydra.run.dir={path} is a file; give a folder")
     try:
         folder = _first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from launcher.observe.logs import CONSOLE
 from launcher.observe.status import Status, to_json, write_status
 from launcher.observe.tensorboard import TensorBoard
 from launcher.processes.errors import SettingsError
+from samplers.words import counted
 
 log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
@@ -195,7 +196,7 @@ class RunObserver(Observer):
             results = {name: v for name, v in self._status.metrics.items() if name not in SPEED_AND_SIZE}
             self._tensorboard.hparams(settings, results)
         self._tensorboard.close()
-        rows = f" after {done.step} steps and {done.rows:,} rows" if done.step else ""
+        rows = f" after {counted(done.step, 'step')} and {counted(done.rows, 'row', ',')}" if done.step else ""
         log.info("%s%s; run folder %s", state, rows, self._run_dir)
 
     def preempted(self, done: Done, by: str) -> None:
@@ -217,7 +218,7 @@ class RunObserver(Observer):
         rows = int(metrics.pop("test/rows", 0))
         words = [f"{name} {value:.4f}" for name, value in metrics.items()]
         if not self._last_step:
-            return "  ".join([*words, f"({rows:,} rows)"])
+            return "  ".join([*words, f"({counted(rows, 'row', ',')})"])
         epoch = f"epoch {done.epoch + 1:{len(str(self._epochs))}}/{self._epochs}"
         step = f"step {done.step:{len(str(self._last_step))}}/{self._last_step}"
         return "  ".join([epoch, step, *words, *([f"{speed:,.0f} rows/s"] if speed else [])])

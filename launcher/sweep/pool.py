@@ -77,7 +77,9 @@ class Devices:
                 "fewer processes or set launch.device=cpu"
             )
         if asked is not None and asked > most:
-            raise SettingsError(f"sweep.parallel={asked} is too much: {self._too_few(asked, processes)}; the most is {most}")
+            raise SettingsError(
+                f"sweep.parallel={asked} is too much: {self._too_few(asked, processes)}; the most is {most}"
+            )
         return asked or (most if self.kind == "cuda" else 1)
 
     def for_job(self, processes: int, parallel: int) -> int:

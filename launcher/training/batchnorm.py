@@ -57,6 +57,20 @@ def convert_batchnorm(model: nn.Module, how: str, device: torch.device, shards: 
     return len(layers)
 
 
+def check_local(model: nn.Module, device: torch.device) -> None:
+    """Refuse layers that ``batchnorm=local`` leaves alone and that cannot work on several ranks without CUDA.
+
+    Raises:
+        SettingsError: naming the layer.
+    """
+    for name, layer in model.named_modules():
+        if type(layer) is nn.SyncBatchNorm and device.type != "cuda":
+            raise SettingsError(
+                f"batchnorm=local: layer {name or 'model'} is a SyncBatchNorm, which torch has for CUDA devices alone; "
+                "set batchnorm=sync, which computes the same on the CPU"
+            )
+
+
 def _way(how: str, *, cuda_sync: bool) -> type[Any]:
     if how == "shard":
         return ShardBatchNorm

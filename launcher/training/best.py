@@ -36,12 +36,13 @@ class BestRule:
 
     @classmethod
     def parse(cls, text: str | None, metrics: Collection[str]) -> BestRule:
-        """Read ``accuracy`` or ``-loss``.
+        """Read ``accuracy`` or ``-loss``, also as ``test/accuracy`` and ``-test/loss``.
 
         Raises:
             SettingsError: for a metric that is not evaluated, and for the highest loss, which nobody wants.
         """
-        name = (text or "").lstrip("-")
+        sign = "-" if text and text.startswith("-") else ""
+        name = (text or "").removeprefix(sign).removeprefix("test/")
         setting = f"checkpoint.keep_best={text}"
         if text and not metrics:
             raise SettingsError(f"{setting}: nothing is evaluated without data.test")
@@ -49,9 +50,9 @@ class BestRule:
             raise SettingsError(
                 f"{setting}: {name} is not evaluated{closest(name, metrics)}; there are {', '.join(metrics)}"
             )
-        if text == "loss":
+        if text and sign + name == "loss":
             raise SettingsError(f"{setting} would keep the highest loss; set checkpoint.keep_best=-loss")
-        return cls(text or None)
+        return cls(sign + name or None)
 
     def better(self, before: Best | None, results: Mapping[str, float], step: int) -> Best | None:
         """The better of the best so far and the evaluation after ``step``; the earlier where they are equal.

@@ -16,6 +16,11 @@ from launcher.processes.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
+SHARED = (
+    "note: the model changes its buffer %s while it trains: each shard of a step starts from the same value, and the "
+    "average of what they make of it, weighted by rows, is what the next step starts from"
+)
+
 
 class Place(NamedTuple):
     """Where a buffer is: by owner and key, since a module may put another tensor in its place."""
@@ -159,7 +164,7 @@ class StepBuffers:
         self.moving = sorted({*self.moving, *numbers})
         for owner, _, name in (self.places[n] for n in numbers if self._start[n].is_floating_point()):
             if not isinstance(owner, _NormBase):
-                log.info("buffer %s moves: it becomes the average over the shards of a step, weighted by rows", name)
+                log.info(SHARED, name)
 
     def _check_move(self, number: int) -> None:
         place, start = self.places[number], self._start[number]
@@ -194,11 +199,7 @@ class StepBuffers:
         """The value of a buffer after the step, from the means of moves and, for whole numbers, of their squares."""
         start, move = self._start[number], next(means)
         if not start.is_floating_point() and not torch.equal(next(means), move.square()):
-            raise SettingsError(
-                f"batch.exact=true: buffer {self.places[number].name} ({str(start.dtype).removeprefix('torch.')}) "
-                "moves by other amounts in other shards of one step, and whole numbers have no average; make it a "
-                "buffer of floats, or set batch.exact=false"
-            )
+            raise SettingsError(f"batch.exact=true: {_uneven(self.places[number])}, or set batch.exact=false")
         return (start.double() + move.view_as(start)).to(start.dtype)
 
 
@@ -226,6 +227,21 @@ def _check(place: Place) -> None:
             f"batch.exact=true: buffer {place.name} is expanded, and several of its numbers share one place in memory; "
             "register its .clone(), or set batch.exact=false"
         )
+
+
+def _uneven(place: Place) -> str:
+    """What is wrong where the shards of a step count a buffer of whole numbers on by different amounts."""
+    if isinstance(place.owner, _NormBase) and place.key == "num_batches_tracked":
+        layer = place.name.removesuffix(f".{place.key}")
+        return (
+            f"layer {layer} is used in some shards of a step and left out in others, as by LayerDrop, so that its "
+            f"count of batches ({place.name}) differs from shard to shard; let every shard use it, give it "
+            "track_running_stats=False"
+        )
+    return (
+        f"buffer {place.name} ({str(place.value.dtype).removeprefix('torch.')}) changes by different amounts in the "
+        "shards of one step, and whole numbers have no average; make it a buffer of floats"
+    )
 
 
 def combine_buffers(model: nn.Module, weight: float) -> None:

@@ -23,6 +23,7 @@ from launcher.training.compute import Compute, is_undetermined
 from launcher.training.evaluate import Metric, evaluating
 from launcher.training.task import Task
 from samplers import SeededRows
+from samplers.words import counted
 
 ROWS = 2
 PER_ROW = "set loss.reduction=none or return one loss per row from the task"
@@ -42,8 +43,8 @@ def same_everywhere(rows: Mapping[str, int]) -> None:
         for option, count in everyone[0].items():
             if theirs[option] != count:
                 raise SettingsError(
-                    f"{option} has {count} rows on rank 0 and {theirs[option]} on rank {rank}: give all the same rows, "
-                    "the sampler deals them"
+                    f"{option} has {counted(count, 'row')} on rank 0 and {theirs[option]} on rank {rank}: give all the "
+                    "same rows, the sampler deals them"
                 )
 
 
@@ -77,7 +78,9 @@ def check_test_rows(
     for name, value in values.items():
         sums_up = hasattr(metrics[name], "result")
         if not isinstance(value, Tensor) or value.shape[:1] != (rows,) or (value.ndim > 1 and not sums_up):
-            raise SettingsError(f"metrics.{name} gives {shapes(value)} for {rows} rows, one value per row is needed")
+            raise SettingsError(
+                f"metrics.{name} gives {shapes(value)} for {counted(rows, 'row')}, one value per row is needed"
+            )
 
 
 def check_same_rows(option: str, dataset: Dataset[Any], seed: int) -> None:
@@ -200,4 +203,6 @@ def shapes(batch: Any) -> str:
 
 def _one_per_row(option: str, values: Any, rows: int, remedy: str) -> None:
     if not isinstance(values, Tensor) or values.shape != (rows,):
-        raise SettingsError(f"{option} gives {shapes(values)} for {rows} rows, one value per row is needed; {remedy}")
+        raise SettingsError(
+            f"{option} gives {shapes(values)} for {counted(rows, 'row')}, one value per row is needed; {remedy}"
+        )

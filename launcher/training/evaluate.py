@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from launcher.seeds import seed_streams
 from launcher.training.compute import Compute
 from launcher.training.task import Task
+from samplers.words import counted
 
 Metric = Callable[[Any, Any], Tensor]
 
@@ -64,7 +65,9 @@ class Evaluator:
                 self._add(sums.setdefault(self.place(number), Sums()), model, batch)
         total = over_all_ranks(sums, gives_up=self.gives_up())
         if self.rows is not None and total.rows != self.rows:
-            raise ValueError(f"{total.rows} rows were evaluated of {self.rows}: collating must not leave rows out")
+            raise ValueError(
+                f"of {counted(self.rows, 'row')} {total.rows} were evaluated: collating must not leave rows out"
+            )
         return self._results(total)
 
     def _add(self, sums: Sums, model: nn.Module, batch: Any) -> None:

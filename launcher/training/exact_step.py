@@ -128,7 +128,7 @@ def check_layers(model: nn.Module) -> None:
         if isinstance(layer, nn.SyncBatchNorm):
             raise SettingsError(
                 f"batch.exact=true: layer {name} is a SyncBatchNorm, whose statistics are those of all ranks' rows; "
-                "use torch.nn.BatchNorm, which sees one shard at a time"
+                "set batchnorm=shard, which gives it those of one shard, or use torch.nn.BatchNorm1d, 2d or 3d"
             )
         if getattr(layer, "max_norm", None) is not None and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise SettingsError(

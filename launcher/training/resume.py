@@ -159,8 +159,8 @@ def _load_position(sampler: FixedGlobalBatchSampler, facts: Facts, place: str) -
     there = facts.sampler.get("n")
     if there != sampler.n:
         raise SettingsError(
-            f"{place}: an epoch has {there} rows there, {sampler.n} here: data.train or data.order give others; give "
-            "those of that run, or begin a run with its weights by checkpoint.load"
+            f"{place}: an epoch has {there} row{'' if there == 1 else 's'} there, {sampler.n} here: data.train or "
+            "data.order give others; give those of that run, or begin a run with its weights by checkpoint.load"
         )
     try:
         sampler.load_state_dict(facts.sampler)

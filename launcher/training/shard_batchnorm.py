@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from launcher.processes.errors import SettingsError
 from launcher.training.converted import ConvertedBatchNorm
+from samplers.words import counted
 
 
 @dataclass
@@ -100,9 +101,9 @@ class ShardBatchNorm(ConvertedBatchNorm):
         if len(rows) != self.shards.rows:
             raise SettingsError(
                 f"batchnorm=shard: layer {self.layer_name} gets {tuple(rows.shape)} where the micro-batch has "
-                f"{self.shards.rows} rows in {self.shards.count} shards: it can tell shards apart only where its first "
-                "dimension is that of the rows; use batchnorm=local or batchnorm=sync, or batch.exact=true, which "
-                "takes one shard at a time"
+                f"{counted(self.shards.rows, 'row')} in {counted(self.shards.count, 'shard')}: it can tell shards "
+                "apart only where its first dimension is that of the rows; use batchnorm=local or batchnorm=sync, or "
+                "batch.exact=true, which takes one shard at a time"
             )
 
 

@@ -19,6 +19,7 @@ from launcher.training.finite import FiniteSteps
 from launcher.training.reduction import Reduction
 from launcher.training.task import Task
 from samplers import FixedGlobalBatchSampler, Share
+from samplers.words import counted
 
 MicroBatch = tuple[Any, Share]
 
@@ -109,8 +110,8 @@ class Stepper:
             losses = self.task.loss(self.model, self.compute.rows(batch))
         if losses.shape != (share.rows,):
             raise ValueError(
-                f"the task gives losses of shape {tuple(losses.shape)} for a micro-batch of {share.rows} rows: one "
-                "loss per row is needed, and collating must not leave rows out"
+                f"the task gives losses of shape {tuple(losses.shape)} for a micro-batch of "
+                f"{counted(share.rows, 'row')}: one loss per row is needed, and collating must not leave rows out"
             )
         return losses[: share.real_rows].to(torch.promote_types(losses.dtype, torch.float32)).sum()
 

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from launcher.training.converted import ConvertedBatchNorm
+from samplers.words import counted
 
 
 class CudaSyncBatchNorm(ConvertedBatchNorm, nn.SyncBatchNorm):
@@ -98,7 +99,9 @@ def statistics_over_ranks(rows: Tensor, group: dist.ProcessGroup | None = None) 
     counts, means, all_squares = torch.split(torch.stack(everyone), [1, channels, channels], dim=1)
     total = float(counts.sum())
     if total <= 1:
-        raise ValueError(f"{total:.0f} values per channel on all ranks together: training BatchNorm needs more than 1")
+        raise ValueError(
+            f"{counted(int(total), 'value')} per channel on all ranks together: training BatchNorm needs more than 1"
+        )
     common = (counts * means).sum(0) / total
     return Statistics(common, (all_squares + counts * (means - common).square()).sum(0), total)
 

@@ -52,8 +52,8 @@ class Weighted(TableOrder):
         self._n = _check_num_rows(num_rows, default)
         if not replacement and self._n > drawable:
             raise ValueError(
-                f"num_rows={self._n} exceeds the {drawable} rows that have a weight, and replacement=False draws each "
-                "once: lower num_rows, or set replacement=True"
+                f"num_rows={self._n} exceeds the number of rows that have a weight, {drawable}, and "
+                "replacement=False draws each once: lower num_rows, or set replacement=True"
             )
         self._alias = alias_table(self._weights) if replacement else None
 

@@ -280,7 +280,7 @@ def best_of(done):
 
 def test_the_checkpoint_of_the_best_evaluation_stays_also_over_a_restart(tmp_path):
     words = (*SURVIVOR, "trainer.epochs=4", "checkpoint.keep=1", "checkpoint.every_steps=null", "optimizer.lr=0.5")
-    by_loss = (*words, "checkpoint.keep_best=-loss")
+    by_loss = (*words, "checkpoint.keep_best=-test/loss")
     once, _, again, other = in_turn(
         Line(tmp_path / "once", by_loss),
         Line(tmp_path / "again", (*by_loss, "trainer.max_steps=7")),
@@ -326,7 +326,7 @@ WRONG = {
     "checkpoint.expected_failure_s=0": "checkpoint.expected_failure_s=0.0 is too small: the least is 1",
     "checkpoint.on_error=ignore": "checkpoint.on_error=ignore is not one of stop, warn",
     "checkpoint.keep_best=acuracy": "acuracy is not evaluated; did you mean 'accuracy'?",
-    "checkpoint.keep_best=loss": "would keep the highest loss; set checkpoint.keep_best=-loss",
+    "checkpoint.keep_best=test/loss": "would keep the highest loss; set checkpoint.keep_best=-loss",
     "checkpoint.keep_best=accuracy data.test=null": "nothing is evaluated without data.test",
     "checkpoint.keep_best=-loss trainer.evaluate_every=0": "",
 }

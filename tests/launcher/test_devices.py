@@ -35,7 +35,7 @@ def test_idle_devices_are_told_with_the_remedy():
     run = settings(global_size=64)
     found, notes = for_devices(run, 5)
     assert found == run
-    assert notes == [f"1 of 5 devices idle: {FEEDS}; {REMEDY}"]
+    assert notes == [f"1 of 5 devices idles: {FEEDS}; {REMEDY}"]
 
 
 def test_error_refuses():

@@ -462,9 +462,27 @@ class Uneven(Counting):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_count_that_shards_move_differently_is_refused_by_name(ranks):
-    message = r"batch.exact=true: buffer count \(int64\) moves by other amounts in other shards of one step, and whole"
+    message = r"batch.exact=true: buffer count \(int64\) changes by different amounts in the shards of one step, and wh"
     with pytest.raises(SettingsError, match=message):
         simulate(ranks, train, Uneven, ranks)
+
+
+class LayerDrop(nn.Linear):
+    """Leaves its second layer out now and then."""
+
+    def __init__(self):
+        super().__init__(FEATURES, CLASSES)
+        self.norm, self.calls = nn.BatchNorm1d(FEATURES), 0
+
+    def forward(self, rows):
+        self.calls += 1
+        return super().forward(self.norm(rows) if self.calls % 2 else rows)
+
+
+def test_a_layer_that_only_some_shards_use_is_refused_by_name():
+    message = r"^batch.exact=true: layer norm is used in some shards of a step and left out in others, as by LayerDrop"
+    with pytest.raises(SettingsError, match=message):
+        simulate(1, train, LayerDrop, 1)
 
 
 # What cannot be made exact, by name.
@@ -488,7 +506,7 @@ REFUSED = [
     (Complex, "batch.exact=true: parameter phase is torch.complex64, and only real numbers are added in tree order"),
     (
         lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Sequential(nn.SyncBatchNorm(CLASSES))),
-        "batch.exact=true: layer 1.0 is a SyncBatchNorm, whose statistics are those of all ranks' rows; use torch.nn.B",
+        "batch.exact=true: layer 1.0 is a SyncBatchNorm, whose statistics are those of all ranks' rows; set batchnorm=",
     ),
 ]
 

@@ -106,17 +106,20 @@ def in_use(run_dir):
 
 
 CHANGES = {
-    "batch.global_size=9": "batch.global_size is 8 there, 9 here",
-    "batch.tail=pad": "batch.tail is drop there, pad here",
-    "batch.exact=true": "batch.exact is false there, true here",
-    "batchnorm=sync": "batchnorm is local there, sync here",
-    "seed=1": "seed is 0 there, 1 here",
-    "data.train.n=27": "data.train.n is 26 there, 27 here",
-    "+data.order._target_=samplers.Sequential": "data.order._target_ is unset there, samplers.Sequential here",
-    "model._target_=tests.launcher.parts.Killed": (
-        "model._target_ is tests.launcher.parts.Ledger there, tests.launcher.parts.Killed here"
+    "batch.global_size=9": "other rows: batch.global_size is 8 there, 9 here",
+    "batch.tail=pad": "other rows: batch.tail is drop there, pad here",
+    "batch.exact=true": "another way to compute a step: batch.exact is false there, true here",
+    "batchnorm=sync seed=1": (
+        "another seed and another way to compute a step: seed is 0 there, 1 here; batchnorm is local there, sync here"
     ),
-    "optimizer=adamw": "optimizer._target_ is torch.optim.SGD there, torch.optim.AdamW here",
+    "data.train.n=27": "other rows: data.train.n is 26 there, 27 here",
+    "+data.order._target_=samplers.Sequential": (
+        "other rows: data.order._target_ is unset there, samplers.Sequential here"
+    ),
+    "model._target_=tests.launcher.parts.Killed": (
+        "another model: model._target_ is tests.launcher.parts.Ledger there, tests.launcher.parts.Killed here"
+    ),
+    "optimizer=adamw": "another optimizer: optimizer._target_ is torch.optim.SGD there, torch.optim.AdamW here",
 }
 
 
@@ -127,14 +130,14 @@ def test_what_would_make_it_another_run_is_refused_and_nothing_overwritten(tmp_p
     words = iter(CHANGES)
     _, *refused = in_turn(
         Line(tmp_path, (*SURVIVOR, "trainer.max_steps=2")),
-        Line(tmp_path, (*SURVIVOR, next(words)), remember),
-        *(Line(tmp_path, (*SURVIVOR, word)) for word in words),
+        Line(tmp_path, (*SURVIVOR, *next(words).split()), remember),
+        *(Line(tmp_path, (*SURVIVOR, *word.split())) for word in words),
     )
     place = f"checkpoint.resume=auto: {tmp_path}/run/checkpoints/step_00000002"
     remedy = "give the settings of that run, or give this one another hydra.run.dir"
     for found, sides in zip(refused, CHANGES.values(), strict=True):
         assert found.status == 2
-        assert found.error.startswith(f"error: {place}: a run of other rows or another model: {sides}"), found.error
+        assert found.error.startswith(f"error: {place}: a run with {sides}"), found.error
         assert found.error.endswith(f"; {remedy}\n")
     assert contents(tmp_path / "run") == contents(tmp_path / "before")
 

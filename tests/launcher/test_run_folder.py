@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.launcher.command import TINY, launch
+from tests.launcher.command import TINY, Line, in_turn, launch
 
 
 def test_ranks_that_compose_at_different_times_work_in_one_folder(tmp_path):
@@ -49,6 +49,8 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
     done = launch(tmp_path, 2, *TINY, "hydra.run.dir=file/run")
     assert done.status == 2
     assert done.error == f"error: hydra.run.dir={tmp_path}/file/run cannot be used: Not a directory\n"
+    (itself,) = in_turn(Line(tmp_path, (*TINY, "hydra.run.dir=file")))
+    assert itself.error == f"error: hydra.run.dir={tmp_path}/file is a file; give a folder\n"
 
 
 @pytest.mark.parametrize("name", ["a=1,b=2 (x)", "two words", "ünï-çode ✓", "it's", "100%"])

@@ -45,7 +45,7 @@ WRONG = [
     ("--multirun", "--multirun: sweeps are not part of this version"),
     ("--config-dir=nowhere", "--config-dir=nowhere: there is no folder "),
     ("--config-name=nothing", "--config-name=nothing: there is no config nothing.yaml in "),
-    ("batch.too_many_devices=error batch.min_per_device=12", "batch.global_size=12 feeds 1 devices with "),
+    ("batch.too_many_devices=error batch.min_per_device=12", "batch.global_size=12 feeds 1 device with "),
     ("batch.max_per_device=5 batch.min_per_device=5", "batch.max_per_device=5 cuts a share of 6 rows into 2"),
     ("batch.min_per_device=13", "batch.global_size=12 is smaller than batch.min_per_device=13"),
     ("batch.shard_rows=0", "batch.shard_rows=0 is too small: the least is 1"),
@@ -96,8 +96,8 @@ WRONG = [
     (
         "batch.exact=true batch.shard_rows=12 batch.too_many_devices=error",
         (
-            "batch.global_size=12 feeds 1 devices with batch.shard_rows=12 rows each, and there are 2; raise "
-            "batch.global_size to 24, lower batch.shard_rows or start 1 processes"
+            "batch.global_size=12 feeds 1 device with batch.shard_rows=12 rows each, and there are 2; raise "
+            "batch.global_size to 24, lower batch.shard_rows or start 1 process"
         ),
     ),
 ]
@@ -117,7 +117,13 @@ UNFIT = [
     ("model._target_=tests.launcher.parts.Nothing", "model._target_=tests.launcher.parts.Nothing: "),
     ("model._target_=nobody.Net", "model._target_=nobody.Net: "),
     ("model.in_features=5", "model, loss and data.train do not fit together: RuntimeError: "),
-    ("+model.depth=3", "model.depth: torch.nn.Linear takes no argument 'depth'; it takes in_features, out_features"),
+    (
+        "+model.depth=3",
+        (
+            "model.depth: torch.nn.Linear takes no argument 'depth'; it takes in_features, out_features, bias, device, "
+            "dtype. If it comes from the config of another _target_, remove it with ~model.depth"
+        ),
+    ),
     ("~model.in_features", "model: torch.nn.Linear: missing a required argument: 'in_features'"),
     ("model._target_=collections.Counter", "model: collections.Counter gives Counter, not a torch.nn.Module"),
     (
@@ -227,7 +233,14 @@ UNFIT = [
     ),
     (
         "batch.exact=true model=normalised model._target_=tests.launcher.parts.synchronised",
-        "batch.exact=true: layer 1 is a SyncBatchNorm, whose statistics are those of all ranks' rows; use torch.nn.",
+        "batch.exact=true: layer 1 is a SyncBatchNorm, whose statistics are those of all ranks' rows; set batch",
+    ),
+    (
+        "model=normalised model._target_=tests.launcher.parts.synchronised",
+        (
+            "batchnorm=local: layer 1 is a SyncBatchNorm, which torch has for CUDA devices alone; set batchnorm=sync, "
+            "which computes the same on the CPU"
+        ),
     ),
     (
         "batch.exact=true model=normalised model._target_=tests.launcher.parts.OfWords",

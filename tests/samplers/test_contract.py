@@ -116,7 +116,7 @@ class OneStep(FixedGlobalBatchSampler):
             r"len says \[5, 6\] micro-batches on the ranks, .* yields \[5, 5\]",
         ),
         (check_same_batches, fixed(kind=Boastful), r"step 0 has 8 rows that count, share says \[9\]"),
-        (check_resume, fixed(kind=Impatient), "resumed on 1 ranks from .*, other steps follow"),
+        (check_resume, fixed(kind=Impatient), "resumed on 1 rank from .*, other steps follow"),
         (check_resume, fixed(kind=Forgetful), r"share numbers the steps \[0, 1, 2, 3\], expected \[1, 2, 3, 4\]"),
         (check_contract, fixed(kind=Forgetful), "share numbers the steps"),
         (check_contract, fixed(kind=Tidy), "epoch 0 has other global batches on 2 ranks: step 0"),
@@ -141,7 +141,7 @@ def test_broken_samplers_are_found(check, make, message):
 
 def test_starved_and_uneven_ranks_are_found():
     lists = {0: [[0, 1], [2, 3]], 1: [[4], [5, 6]]}
-    with pytest.raises(ContractError, match="step 0, 2 ranks: a micro-batch has 1 rows, not 2"):
+    with pytest.raises(ContractError, match="step 0, 2 ranks: a micro-batch has 1 row, not 2"):
         check_no_starved_rank(lambda rank, _: lists[rank], (2,), min_per_device=2)
     lists[1] = [[4, 5, 6, 7], [8, 9]]
     with pytest.raises(ContractError, match=r"shares differ by more than one row: \[2, 4\]"):
@@ -165,7 +165,7 @@ class OneMicroBatch(list):
 @pytest.mark.parametrize(
     ("ranks", "message"),
     [
-        ([OneMicroBatch([0, 1, 4], 0, 1), OneMicroBatch([2, 5], 2)], "step 0, 2 ranks: a shard has 1 rows, not 2"),
+        ([OneMicroBatch([0, 1, 4], 0, 1), OneMicroBatch([2, 5], 2)], "step 0, 2 ranks: a shard has 1 row, not 2"),
         (
             [OneMicroBatch([0, 4, 6, 8], 0), OneMicroBatch([2, 5], 1)],
             r"step 0, 2 ranks: shards differ by more than one row: \[4, 2\]",

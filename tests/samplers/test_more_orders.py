@@ -248,7 +248,10 @@ NAN = float("nan")
         (lambda: Weighted([[1, 2]]), r"weights has shape \(1, 2\): it must be one-dimensional"),
         (lambda: Weighted(["a"]), "weights holds values of type <U1: each must be a number"),
         (lambda: Weighted([1, 2], num_rows=0), "num_rows=0 is too small"),
-        (lambda: Weighted([1, 0], replacement=False, num_rows=2), "num_rows=2 exceeds the 1 rows that have a weight"),
+        (
+            lambda: Weighted([1, 0], replacement=False, num_rows=2),
+            "num_rows=2 exceeds the number of rows that have a weight, 1, ",
+        ),
         (lambda: Weighted([1], replacement=1), "replacement=1: it must be True or False"),
         (lambda: Weighted([1], seed=0.5), "seed=0.5 is of type float"),
         (lambda: Balanced([0.5, 1.5]), "labels holds values of type float64: each must be a whole number or a text"),

@@ -151,10 +151,10 @@ def test_report_shows_the_arithmetic():
     ("n", "tail", "line"),
     [
         (96, "drop", "none: every global batch is whole"),
-        (97, "pad", "pad: the last step has 1 rows and repeats 31 from the start of the order"),
+        (97, "pad", "pad: the last step has 1 row and repeats 31 from the start of the order"),
         (97, "spread", "spread: rows left out of every epoch: 1 (too few for every rank)"),
         (106, "spread", "spread: the last step has 10 rows"),
-        (97, "carry", "carry: 1 rows of the first epoch open the second"),
+        (97, "carry", "carry: rows of the first epoch that open the second: 1"),
     ],
 )
 def test_report_says_what_happens_to_the_tail(n, tail, line):

@@ -311,7 +311,7 @@ def test_millions_of_shards_are_cheap():
                     "                 100 devices take 3 or 4: a step lasts as long as 4 shards, 11.1 % more than an "
                     "even split"
                 ),
-                "epoch            1000 rows = 1 x 720 + 280: 1 steps",
+                "epoch            1000 rows = 1 x 720 + 280: 1 step",
             ],
         ),
     ],
