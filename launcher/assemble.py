@@ -63,7 +63,7 @@ def assemble(
     about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
     if run.batch.exact:
         same_identity(about["identity"])
-    progress = resumed.restore(parts.model, stepper, sampler, about) if resumed else Progress()
+    progress = resumed.restore(parts, stepper, sampler, about) if resumed else Progress()
     stepper.finite.where = partial(next_step_in_words, progress, sampler)
     observer = observer_of(run, context, plan.active, steps, progress)
     if context.rank.rank == 0:
@@ -73,6 +73,7 @@ def assemble(
         generations=run.checkpoint.keep,
         model=parts.model,
         stepper=stepper,
+        stateful=parts.stateful,
         sampler=sampler,
         observer=observer,
         about=about,

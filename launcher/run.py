@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -27,7 +28,7 @@ from launcher.processes.errors import SettingsError
 from launcher.processes.group import process_group, tell_the_end, wait_for_the_end
 from launcher.training.check import check_same_rows, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, exactly
-from launcher.training.resume import find
+from launcher.training.resume import find, take_states
 from samplers import BatchPlan
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def evaluate(run: RunConfig, context: RankContext) -> str:
     """Evaluate the weights of ``checkpoint.load`` on ``data.test``, each row once; returns the state at the end."""
     parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
+    take_states(Path(source), run, parts)
     _check(run, parts, compute_of(run, context))
     observer = observer_of(run, context, context.rank.world_size)
     observer.began({})

@@ -16,8 +16,11 @@ from launcher.processes.errors import SettingsError, first_line
 
 VERSION = 1
 TRAINING = "training.pt"
+STATES = "states.pt"
+"""The states of task, loss and the like; only where one has any."""
 FACTS = "run.json"
 FILES = (WEIGHTS, TRAINING, FACTS)
+"""Those that every generation has."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,19 @@ def read_tensors(place: str, folder: Path) -> tuple[Any, Any]:
     return weights, training
 
 
+def read_states(place: str, folder: Path) -> Mapping[str, Any]:
+    """What task, loss and the like kept in the generation in ``folder``, by name; as ``read_tensors``."""
+    try:
+        if STATES not in store.names(folder):
+            return {}
+    except (store.DamagedError, store.NewerError) as error:
+        raise SettingsError(f"{place}: {error}") from error
+    states = read_state(f"{place}: {STATES}", _read(place, folder, STATES))
+    if not isinstance(states, Mapping):
+        raise SettingsError(f"{place}: {STATES} holds {type(states).__name__}, not states by name")
+    return states
+
+
 def _read(place: str, folder: Path, name: str) -> bytes:
     try:
         return store.read(folder, name)
@@ -104,9 +120,25 @@ def _read(place: str, folder: Path, name: str) -> bytes:
         raise SettingsError(f"{place}: {error}") from error
 
 
-def files_of(facts: Facts, weights: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a generation, of snapshots."""
-    return {WEIGHTS: to_bytes(weights), TRAINING: to_bytes(training), FACTS: facts.to_bytes()}
+@dataclass(frozen=True)
+class Snapshots:
+    """What a generation holds beside its facts, as it was at one moment.
+
+    Attributes:
+        weights: the state dict of the model.
+        training: the states of optimizer, scheduler and what else is part of every run.
+        states: those of task, loss and the like, where they have one.
+    """
+
+    weights: Mapping[str, Any]
+    training: Mapping[str, Any]
+    states: Mapping[str, Any]
+
+
+def files_of(facts: Facts, kept: Snapshots) -> dict[str, bytes]:
+    """The files of a generation."""
+    states = {STATES: to_bytes(kept.states)} if kept.states else {}
+    return {WEIGHTS: to_bytes(kept.weights), TRAINING: to_bytes(kept.training), **states, FACTS: facts.to_bytes()}
 
 
 @dataclass(frozen=True)

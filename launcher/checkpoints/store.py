@@ -179,6 +179,16 @@ def read(folder: Path, name: str) -> bytes:
     return _read(folder, name, _entries(folder))
 
 
+def names(folder: Path) -> list[str]:
+    """The names of the files of a generation.
+
+    Raises:
+        DamagedError: where the manifest is missing, or not what was written.
+        NewerError: where a newer version wrote it.
+    """
+    return list(_entries(folder))
+
+
 def check_whole(folder: Path, names: tuple[str, ...]) -> None:
     """Read every file of a generation, among which ``names`` must be.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import Dataset
 
+from launcher.checkpoints.stateful import Stateful, UnsavedBuffers, stateful
 from launcher.configure.build import accepts, build, build_function
 from launcher.configure.schema import Node, RunConfig
 from launcher.processes.errors import SettingsError
@@ -34,6 +35,7 @@ class Parts:
     Attributes:
         model: on its device, not wrapped.
         task: rows to losses.
+        loss: what the task was given; None where it takes none.
         metrics: by name.
         train: rows to train on; None where nothing is trained.
         test: rows to evaluate on; None where nothing is evaluated.
@@ -41,9 +43,19 @@ class Parts:
 
     model: nn.Module
     task: Task
+    loss: Callable[..., Any] | None
     metrics: Mapping[str, Metric]
     train: Dataset[Any] | None
     test: Dataset[Any] | None
+
+    @property
+    def stateful(self) -> dict[str, Stateful]:
+        """What has a state that moves in training beside weights and optimizer, by name.
+
+        Raises:
+            SettingsError: where it gives its state and cannot take it back, or the other way round.
+        """
+        return stateful(task=self.task, loss=self.loss, buffers=UnsavedBuffers(self.model))
 
 
 def build_parts(run: RunConfig, device: torch.device) -> Parts:
@@ -55,7 +67,8 @@ def build_parts(run: RunConfig, device: torch.device) -> Parts:
     train = build_dataset(run, "train") if run.mode == "train" else None
     test = build_dataset(run, "test")
     metrics = {name: build_function(f"metrics.{name}", node) for name, node in run.metrics.items()}
-    return Parts(_build_model(run, device), _build_task(run, device), metrics, train, test)
+    model, loss = _build_model(run, device), _build_loss(run, device)
+    return Parts(model, _build_task(run, device, model, loss), loss, metrics, train, test)
 
 
 def build_dataset(run: RunConfig, split: str) -> Dataset[Any] | None:
@@ -151,9 +164,10 @@ def channels_last(run: RunConfig, device: torch.device) -> bool:
     return run.trainer.channels_last
 
 
-def _build_task(run: RunConfig, device: torch.device) -> Task:
+def _build_loss(run: RunConfig, device: torch.device) -> Callable[..., Any] | None:
+    """The loss, per row; None where the task takes none."""
     if not accepts("task", run.task, "loss"):
-        return build("task", run.task)  # type: ignore[no-any-return]
+        return None
     node = dict(run.loss)
     if accepts("loss", node, "reduction") and node.setdefault("reduction", "none") != "none":
         raise SettingsError(
@@ -166,4 +180,15 @@ def _build_task(run: RunConfig, device: torch.device) -> Task:
                 f"loss: {node['_target_']} has parameters, which do not learn there; put them in the model"
             )
         loss = loss.to(device)
-    return build("task", run.task, loss=loss)  # type: ignore[no-any-return]
+    return loss
+
+
+def _build_task(run: RunConfig, device: torch.device, model: nn.Module, loss: Callable[..., Any] | None) -> Task:
+    """The task; it gets the loss, and the model where it asks for one and its settings give none."""
+    given = {} if loss is None else {"loss": loss}
+    if "model" not in run.task and accepts("task", run.task, "model"):
+        given["model"] = model
+    task: Task = build("task", run.task, **given)
+    if isinstance(task, nn.Module):
+        task.to(device)
+    return task

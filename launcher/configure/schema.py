@@ -268,7 +268,7 @@ class RunConfig:
             each, whatever the devices) or sync (of the whole global batch).
         data: the rows.
         model: ``_target_`` node of a torch.nn.Module.
-        task: ``_target_`` node; its ``loss`` argument is filled with the built loss.
+        task: ``_target_`` node; its arguments ``loss`` and ``model`` are filled with what was built, where it has them.
         loss: ``_target_`` node of a function or module (prediction, target) -> one value per row.
         optimizer: ``_target_`` node; the model's parameters are its first argument.
         scheduler: ``_target_`` node, stepped once per step; the optimizer is its first argument. Empty: none.

@@ -113,8 +113,8 @@ class InTreeOrder:
             if parameter._version != version or not (value is parameter or are_same(value, parameter)):  # noqa: SLF001 - no public name
                 raise SettingsError(
                     f"batch.exact=true: forward or backward changes parameter {name} (as max_norm of an embedding or a "
-                    "moving average of weights does), once for each shard of a device; change it after the step, keep "
-                    "it as a buffer, or set batch.exact=false"
+                    "moving average of weights does), once for each shard of a device; change it in after_step(model) "
+                    "of the task, keep it as a buffer, or set batch.exact=false"
                 )
 
 

@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from launcher.checkpoints import store
-from launcher.checkpoints.generation import Facts, files_of
+from launcher.checkpoints.generation import Facts, Snapshots, files_of
 from launcher.checkpoints.identity import identity_of
 from launcher.checkpoints.plain import Copies, snapshot
 from launcher.checkpoints.state import snapshot_of
+from launcher.checkpoints.stateful import Stateful, snapshot_states
 from launcher.checkpoints.writer import Writer
 from launcher.configure.parts import scheduler_node
 from launcher.configure.schema import RunConfig
@@ -62,6 +63,7 @@ class Keeper:
         generations: how many stay.
         model: not wrapped.
         stepper: has optimizer, scheduler and loss scaling.
+        stateful: task, loss and the like, where they have a state.
         sampler: knows the position.
         observer: knows the metrics.
         about: the facts of the run that do not change while it goes.
@@ -74,6 +76,7 @@ class Keeper:
     generations: int
     model: nn.Module
     stepper: Stepper
+    stateful: Mapping[str, Stateful]
     sampler: FixedGlobalBatchSampler
     observer: Observer
     about: Mapping[str, Any]
@@ -98,7 +101,7 @@ class Keeper:
             sizes.append(tensor.numel() * tensor.element_size())
             return tensor
 
-        snapshot_of(self.model, measure), training_state(self.stepper, measure)
+        self._snapshots(measure)
         if self.writer is None:
             return
         try:
@@ -119,9 +122,8 @@ class Keeper:
         if self.writer is None:
             return
         self.settle()
-        copy = Copies().of
-        training = {**training_state(self.stepper, copy), "window": {"losses": losses, "rows": now.window.rows}}
-        self.writer.start(partial(self._write, self._facts(now), snapshot_of(self.model, copy), training))
+        window = {"losses": losses, "rows": now.window.rows}
+        self.writer.start(partial(self._write, self._facts(now), self._snapshots(Copies().of, window=window)))
 
     def look(self) -> None:
         """Tell what became of the last checkpoint, if that is known by now.
@@ -181,12 +183,21 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - the run ends by another one
             log.warning("%s", error)
 
-    def _write(self, facts: Facts, weights: Mapping[str, Any], training: Mapping[str, Any]) -> Outcome:
+    def _snapshots(self, copy: Callable[[Tensor], Tensor], **more: Any) -> Snapshots:
+        """All that is kept, as it is now; ``more`` belongs to the state of training.
+
+        Raises:
+            SettingsError: where a state holds something that a checkpoint cannot keep.
+        """
+        training = {**training_state(self.stepper, copy), **more}
+        return Snapshots(snapshot_of(self.model, copy), training, snapshot_states(self.stateful, copy))
+
+    def _write(self, facts: Facts, kept: Snapshots) -> Outcome:
         """What the writer does."""
         began = time.perf_counter()
         try:
             self.observer.flush()
-            store.save(self.root, facts.step, files_of(facts, weights, training))
+            store.save(self.root, facts.step, files_of(facts, kept))
             error = None
         except OSError as problem:
             error = _reason(problem)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.checkpoints import identity, settings
-from launcher.checkpoints.generation import Choice, Facts, choose, read_facts, read_tensors
+from launcher.checkpoints.generation import Choice, Facts, choose, read_facts, read_states, read_tensors
 from launcher.checkpoints.state import put_weights
+from launcher.checkpoints.stateful import put_states
 from launcher.checkpoints.store import FOLDER
 from launcher.configure.devices import in_config_words
+from launcher.configure.parts import Parts
 from launcher.configure.schema import RESUME_WORDS, RunConfig
 from launcher.observe.observer import METRICS, Done
 from launcher.observe.status import read_status
@@ -56,12 +57,12 @@ class Resumed:
     says: bool
 
     def restore(
-        self, model: nn.Module, stepper: Stepper, sampler: FixedGlobalBatchSampler, about: Mapping[str, Any]
+        self, parts: Parts, stepper: Stepper, sampler: FixedGlobalBatchSampler, about: Mapping[str, Any]
     ) -> Progress:
         """Put what was kept in its place; returns where the run stands.
 
         Args:
-            model: not wrapped.
+            parts: have the model, and what else keeps a state.
             stepper: has optimizer, scheduler and loss scaling.
             sampler: of this rank.
             about: the facts of this run that do not change while it goes.
@@ -72,7 +73,8 @@ class Resumed:
         facts = self.facts
         _load_position(sampler, facts, self.place)
         weights, training = read_tensors(self.place, self.folder)
-        put_weights(model, weights, self.place)
+        put_weights(parts.model, weights, self.place)
+        self._put_states(parts, about["settings"])
         try:
             _load_training(training, stepper, facts, about)
             window = Window.restored(**training["window"], device=stepper.compute.device)
@@ -86,6 +88,12 @@ class Resumed:
         done = Done(facts.step, facts.epoch, facts.rows)
         best = Best(**facts.best) if facts.best else None
         return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics, best)
+
+    def _put_states(self, parts: Parts, settings: Mapping[str, Any]) -> None:
+        """Those of task, loss and the like; a loss with other settings holds to those, as the optimizer does."""
+        changed = {"loss"} if self.facts.settings["loss"] != settings["loss"] else set()
+        states = {n: state for n, state in read_states(self.place, self.folder).items() if n not in changed}
+        put_states(self.place, states, {n: part for n, part in parts.stateful.items() if n not in changed})
 
 
 def find(run: RunConfig, rank: Rank, store: dist.Store, run_dir: Path) -> Resumed | None:
@@ -106,6 +114,25 @@ def find(run: RunConfig, rank: Rank, store: dist.Store, run_dir: Path) -> Resume
     if rank.rank == 0:
         _say(run, folder, facts, changes)
     return Resumed(place, folder, facts, where["told"], says=rank.rank == 0)
+
+
+def take_states(source: Path, run: RunConfig, parts: Parts) -> None:
+    """Give task, loss and the like the states that were kept beside the weights of ``source``.
+
+    Task and loss take theirs where they have the settings that they had; else they stay as they were built. That is
+    said of a task, of which a state that is not there tells more.
+
+    Raises:
+        SettingsError: where a state does not fit.
+    """
+    place = f"checkpoint.load={source}"
+    states = read_states(place, source) if source.is_dir() else {}
+    there = read_facts(place, source).settings if states else {}
+    same = {n: there.get(n) == getattr(run, n, None) for n in parts.stateful}
+    taken = {n: part for n, part in parts.stateful.items() if n in states and (n == "buffers" or same[n])}
+    put_states(place, {n: states[n] for n in taken}, taken)
+    if "task" in parts.stateful and "task" not in taken:
+        log.info("note: %s keeps no state of this task, which is evaluated as it was built", place)
 
 
 def _say(run: RunConfig, folder: Path, facts: Facts, changes: settings.Changes) -> None:

@@ -18,6 +18,7 @@ from launcher.training.compute import Compute
 from launcher.training.finite import FiniteSteps
 from launcher.training.reduction import Reduction
 from launcher.training.task import Task
+from launcher.training.wrap import unwrapped
 from samplers import FixedGlobalBatchSampler, Share
 from samplers.words import counted
 
@@ -87,12 +88,20 @@ class Stepper:
         scale_gradients(self.model, factor / power_of_two(factor))
         may_step = self.compute.scaler.is_enabled() or self.finite.allow(self.model, sums)
         taken = may_step and self.compute.step(self.optimizer, self.model, self.clip_norm)
-        if taken and self.scheduler is not None:
-            self.scheduler.step()
-        elif not taken:
+        if taken:
+            self._move_on()
+        else:
             put_back(kept)
         self.optimizer.zero_grad()
         return Stepped(loss, global_rows, left_out=not may_step)
+
+    def _move_on(self) -> None:
+        """The weights have moved: so does the rate, and what follows the weights."""
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if hasattr(self.task, "after_step"):
+            with torch.no_grad():
+                self.task.after_step(unwrapped(self.model))
 
     @property
     def learning_rate(self) -> float:

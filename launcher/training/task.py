@@ -30,6 +30,14 @@ class Task(Protocol):
     """How rows become losses.
 
     The loop weights the rows: a task never averages over rows and never looks at ranks.
+
+    A task may have more methods:
+
+    - ``after_step(model)`` is called after each step that moved the weights, without gradients, on every rank, with the
+      model that is not wrapped: to follow the weights by a moving average, or to move a teacher.
+    - ``state_dict()`` and ``load_state_dict(state)`` let a checkpoint keep what it has beside the model. The state is a
+      mapping of tensors, numbers, texts, lists and mappings; that of rank 0 is kept, and every rank gets it back, with
+      its tensors on the CPU. A loss may have both as well.
     """
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:

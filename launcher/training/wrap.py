@@ -62,6 +62,11 @@ def wrap(
         raise SettingsError(f"ddp: DistributedDataParallel refuses: {first_line(error)}") from error
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model that ``wrap`` was given."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
 def _compile(model: nn.Module, backend: str, *, dynamic: bool | None) -> None:
     try:
         model.compile(backend=backend, dynamic=dynamic)

@@ -68,17 +68,18 @@ def test_rows_that_workers_drew_ahead_are_not_lost(tmp_path):
 
 
 def test_as_many_ranks_continue_to_the_same_bits_and_others_on_the_same_rows(tmp_path):
-    one, two = (launch(tmp_path / str(ranks), ranks, *SURVIVOR) for ranks in (1, 2))
+    words = (*SURVIVOR, "task._target_=tests.launcher.keeping.Following")
+    one, two = (launch(tmp_path / str(ranks), ranks, *words) for ranks in (1, 2))
     back_to(2, two.folder, tmp_path / "again")
-    again = launch(tmp_path / "again", 2, *SURVIVOR)
+    again = launch(tmp_path / "again", 2, *words)
     assert again.state["weights_sha256"] == two.state["weights_sha256"]
     assert lines_without_speed(again) == lines_without_speed(two)
     back_to(2, two.folder, tmp_path / "other")
-    launch(tmp_path / "other", 3, *SURVIVOR, "trainer.max_steps=4")
+    launch(tmp_path / "other", 3, *words, "trainer.max_steps=4")
     middle = ledger(tmp_path / "other", 3)
     for rank in range(3):
         (tmp_path / "other" / "run" / f"ledger_{rank}").unlink()
-    other = launch(tmp_path / "other", 1, *SURVIVOR)
+    other = launch(tmp_path / "other", 1, *words)
     assert other.status == 0, other.error
     assert ledger(two.folder, 2)[:2] + middle + ledger(other.folder, 1) == ledger(one.folder, 1)
     assert "note: resumed under another identity: ranks 3 -> 1: the same rows, but not the same bits\n" in other.output

@@ -197,8 +197,8 @@ UNFIT = [
         "batch.exact=true model=normalised model._target_=tests.launcher.parts.Lerped",
         (
             "batch.exact=true: forward or backward changes parameter teacher.weight (as max_norm of an embedding or a "
-            "moving average of weights does), once for each shard of a device; change it after the step, keep it as a "
-            "buffer, or set batch.exact=false"
+            "moving average of weights does), once for each shard of a device; change it in after_step(model) of the "
+            "task, keep it as a buffer, or set batch.exact=false"
         ),
     ),
     (
