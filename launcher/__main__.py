@@ -5,9 +5,12 @@ import os
 import sys
 from typing import NoReturn
 
+from launcher.processes.early import end_on_signals
+
 
 def main() -> NoReturn:
     """Run the command and end the process with its exit status."""
+    end_on_signals()
     launcher = os.getppid()  # it may be gone before torch is loaded
     # Read when torch is loaded: OpenMP threads that spin for long starve each other on a busy machine, and a
     # thousand turns cost a quiet one nothing.

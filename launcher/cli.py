@@ -27,6 +27,7 @@ from launcher.context import RankContext
 from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
 from launcher.plan import plan_text
+from launcher.processes.early import nothing_began
 from launcher.processes.environment import Rank
 from launcher.processes.errors import (
     FAILED,
@@ -137,13 +138,13 @@ def main(arguments: list[str] | None = None, launcher: int | None = None) -> int
         _say(f"error: rank {rank.rank} cannot meet the others at {rank.host}:{rank.port}: {first_line(error)}")
         return FAILED
     except Preempted as signal:
-        return _nothing_began(signal)
+        return _nothing_began(signal, rank)
     try:
         watch.listen_to(store)
         with ExitStack() as held:
             return _take_part(words, rank, store, watch, held)
     except Preempted as signal:
-        return _nothing_began(signal)
+        return _nothing_began(signal, rank)
     finally:
         signals.ignore()
         leave(store, rank)
@@ -181,7 +182,7 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
     except Preempted as signal:
-        instructions = Instructions(exit_status=_nothing_began(signal))
+        instructions = Instructions(exit_status=_nothing_began(signal, rank))
     except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
@@ -250,7 +251,9 @@ def _told_of(run_dir: Path) -> str:
 def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, watch: Watch) -> str:
     """On every rank: work inside the run folder's logs on the rank's own device; returns the state at the end."""
     run_dir = Path(instructions.run_dir)
-    watch.tell_with(partial(announce, run_dir=run_dir, rank=rank, store=store))
+    aside = store.clone()  # the main thread may wait in its own
+    watch.tell_with(partial(announce, run_dir=run_dir, rank=rank, store=aside))
+    watch.signals.tell_with(partial(announce_first, run_dir=run_dir, rank=rank, store=aside))
     run = instructions.settings()
     _log_to(run_dir, rank)
     for note in instructions.notes if rank.rank == 0 else ():
@@ -294,6 +297,14 @@ def _is_hopeless(error: BaseException, first: Failure, store: dist.Store, watch:
         note_steps(store)
     at_once = not is_consequence(error) and not did_steps(store)
     return at_once or first.exit_status in NEVER_RETRIED or isinstance(error, KeyboardInterrupt)
+
+
+def announce_first(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store) -> None:
+    """Announce what this rank ends of, unless another failed before."""
+    first = Failure.of(error, rank.rank)
+    with suppress(dist.DistError):  # whoever kept the store is gone
+        first = first_failure(store, first, rank.attempt)
+    announce(first, run_dir, rank, store)
 
 
 def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bool:
@@ -343,8 +354,8 @@ def _version() -> str:
         return "from a clone"
 
 
-def _nothing_began(signal: Preempted) -> int:
-    _say(f"preempted by {signal} before the run began")
+def _nothing_began(signal: Preempted, rank: Rank) -> int:
+    nothing_began(str(signal), rank.rank)
     return PREEMPTED
 
 

@@ -7,7 +7,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from launcher.processes.errors import NEVER_RETRIED
-from launcher.processes.signals import Signals
+from launcher.processes.signals import Signals, held_back
 
 __all__ = ["Agent", "WorkerSpec"]
 
@@ -15,7 +15,7 @@ __all__ = ["Agent", "WorkerSpec"]
 class Agent(LocalElasticAgent):
     """An agent that passes signals on to its ranks, and then waits for them to end by themselves.
 
-    Ranks that end because of the settings, or with a checkpoint, are not started again.
+    Ranks that end because of the settings, with a checkpoint, or after a signal are not started again.
 
     Args:
         ranks: what to start.
@@ -27,12 +27,14 @@ class Agent(LocalElasticAgent):
         self._signals = signals
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        processes: dict[int, int] = super()._start_workers(worker_group)
+        self._signals.pass_on(())
+        with held_back():  # the ranks let them come when they can hear them
+            processes: dict[int, int] = super()._start_workers(worker_group)
         self._signals.pass_on(processes.values())
         return processes
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if any(failure.exitcode in NEVER_RETRIED for failure in result.failures.values()):
+        if self._signals.passed_on or any(f.exitcode in NEVER_RETRIED for f in result.failures.values()):
             self._remaining_restarts = 0
         return result

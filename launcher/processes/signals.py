@@ -8,22 +8,25 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import psutil
 
+from launcher.processes.early import ENDING, nothing_began
 from launcher.processes.errors import FAILED, PREEMPTED
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 SAME_S = 3.0
 """Seconds for which further signals are the first once more: schedulers signal every process, launchers forward it."""
 ORPHANED = "the end of its launcher"
 ASKERS = (*(number.name for number in ENDING), ORPHANED)
 GRACE_S = 5.0
 """Seconds that a main thread has to obey; one that waits inside a library never does."""
+WORDS_S = 2.0
+"""Seconds for the last words of a process whose main thread did not obey; who keeps the store may be gone."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Signals:
 
     Until the run trains a signal raises ``Preempted`` in the main thread; while it trains the first one is noted and
     a later one raises ``Terminated``; after that they change nothing. A main thread that cannot raise, since it waits
-    inside a library, gets some seconds of grace; the process then ends.
+    inside a library, gets some seconds of grace; the process then ends with a word.
 
     Args:
         rank: this process.
@@ -64,6 +67,8 @@ class Signals:
         self._rank = rank
         self._numbers = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
         self._heard_at = 0.0
+        self._passed: int | None = None
+        self._tell: Callable[[KeyboardInterrupt], object] = lambda error: nothing_began(str(error), rank)
         self._notes = False
         self._over = False
 
@@ -77,17 +82,17 @@ class Signals:
             signal.signal(number, self._hear)
         os.register_at_fork(after_in_child=_forget)
 
-    def pass_on(self, processes: Iterable[int]) -> None:
-        """From here on signals are for other processes alone."""
+    def tell_with(self, tell: Callable[[KeyboardInterrupt], object]) -> None:
+        """From here on ``tell`` tells the user what ends the process where the main thread cannot raise it."""
+        self._tell = tell
+
+    def pass_on(self, processes: Collection[int]) -> None:
+        """From here on signals are for other processes alone, also one that was passed on to those before them."""
         self.ignore()
-
-        def tell(number: int, _frame: FrameType | None) -> None:
-            for process in processes:
-                with suppress(ProcessLookupError):
-                    os.kill(process, number)
-
         for number in ENDING:
-            signal.signal(number, tell if number in self._numbers else signal.SIG_IGN)
+            signal.signal(number, partial(self._pass_on, processes) if number in self._numbers else signal.SIG_IGN)
+        if self._passed is not None:
+            self._pass_on(processes, self._passed, None)
 
     def note(self, wish: Wish) -> None:
         """Somebody asks for the end as a signal would."""
@@ -113,33 +118,55 @@ class Signals:
         return self._notes
 
     @property
+    def passed_on(self) -> bool:
+        """Whether a signal came that was for other processes."""
+        return self._passed is not None
+
+    @property
     def over(self) -> bool:
         """Whether the process ends by itself."""
         return self._over
+
+    def _pass_on(self, processes: Collection[int], number: int, _frame: FrameType | None) -> None:
+        self._passed = number
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         name, first = signal.Signals(number).name, self.wish is None
         if self._over or (not first and time.monotonic() - self._heard_at < SAME_S):
             return
         self.note(Wish(name, self._rank))
-        if not self._notes:
-            raise Preempted(name)
-        if not first:
-            raise Terminated(f"stopped at once by {name}, a second signal after {self.wish}")
+        if not self._notes or not first:
+            raise self._ending(name, self.wish)
+
+    def _ending(self, name: str, first: Wish | None) -> KeyboardInterrupt:
+        return (
+            Terminated(f"stopped at once by {name}, a second signal after {first}") if self._notes else Preempted(name)
+        )
 
     def _end_after_grace(self, reader: socket.socket, _writer: socket.socket) -> None:
         """Wait for the bytes that Python writes when signals arrive, whatever the main thread is in."""
-        heard_at: float | None = None
+        first: Wish | None = None
+        heard_at = 0.0
         while True:
             number, now = reader.recv(1)[0], time.monotonic()
-            if number not in ENDING or (heard_at is not None and now - heard_at < SAME_S):
+            if number not in ENDING or (first and now - heard_at < SAME_S):
                 continue
-            at_once = not self._notes or heard_at is not None
-            heard_at = heard_at or now
+            name = signal.Signals(number).name
+            at_once = first or not self._notes
+            first, heard_at = first or Wish(name, self._rank), heard_at or now
             if at_once:
                 time.sleep(GRACE_S)
                 if not self._over:
-                    end_now(FAILED if self._notes else PREEMPTED)
+                    self._end_with_a_word(self._ending(name, self.wish or first))
+
+    def _end_with_a_word(self, why: KeyboardInterrupt) -> None:
+        teller = threading.Thread(target=self._tell, args=(why,), daemon=True)
+        teller.start()
+        teller.join(WORDS_S)
+        end_now(PREEMPTED if isinstance(why, Preempted) else FAILED)
 
 
 def end_now(exit_status: int) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import uuid
 
+from launcher.processes.early import ENDING
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, SettingsError
-from launcher.processes.signals import ENDING, Signals
+from launcher.processes.signals import Signals
+
+TORCH_HEARS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
 def processes_of(asked: int | None, rank: Rank) -> int:
@@ -67,6 +71,7 @@ def start_processes(count: int, words: list[str], max_restarts: int, signals: Si
     from launcher.processes.agent import Agent, WorkerSpec  # noqa: PLC0415
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks tell what went wrong
+    os.environ[TORCH_HEARS] = "SIGQUIT"
     here = "127.0.0.1"  # found also where the name of this host does not resolve
     meeting = RendezvousParameters("c10d", f"{here}:0", uuid.uuid4().hex, 1, 1, local_addr=here)
     ranks = WorkerSpec(
@@ -81,7 +86,7 @@ def start_processes(count: int, words: list[str], max_restarts: int, signals: Si
     )
     try:
         ended = Agent(ranks, signals).run()
-    except SignalException as error:  # it came before the ranks were there to be told, or is none that they know
+    except SignalException as error:  # none that ranks know, or a torch that hears them all until the ranks are there
         return PREEMPTED if error.sigval in ENDING else FAILED
     finally:
         ranks.rdzv_handler.shutdown()

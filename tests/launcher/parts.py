@@ -308,6 +308,31 @@ class SignalledWhenBuilt(nn.Linear):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def obey_nothing(*numbers):
+    """Get signals as one who waits inside a library for ever."""
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    for number in numbers:
+        os.kill(os.getpid(), number)
+    while True:
+        signal.pause()
+
+
+class Deaf(Signalled):
+    """It gets signals in training, which it does not obey."""
+
+    def signal(self):
+        obey_nothing(*(getattr(signal, number) for number in self.numbers))
+
+
+class DeafWhenBuilt(nn.Linear):
+    """It gets a signal before there is anything to keep, which it does not obey."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        obey_nothing(signal.SIGTERM)
+
+
 class Explodes(nn.Linear):
     """Gives no number in the steps that are named, on one rank or on all."""
 
