@@ -1,0 +1,140 @@
+"""The table of a sweep's jobs, in the room that there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, WAITING, Record
+from launcher.sweep.parameters import parameters
+from launcher.sweep.words import cut, duration, number, ranges, short, shown
+
+STYLES = {
+    WAITING: "dim",
+    RUNNING: "cyan",
+    FINISHED: "green",
+    STOPPED: "green",
+    PRUNED: "yellow",
+    PREEMPTED: "yellow",
+    FAILED: "bold red",
+}
+WIDTHS = (32, 20, 12, 8)
+"""How wide a parameter may be, where there is room and where there is less."""
+QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
+NUMBER = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?", re.IGNORECASE)
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        title: its head.
+        cells: one for each job.
+        leaves: where the table is too wide, the columns of the highest numbers are left out first; 0: it stays.
+        right: whether it is flushed right.
+        parameter: whether it may be cut.
+    """
+
+    title: str
+    cells: tuple[str, ...]
+    leaves: int = 0
+    right: bool = True
+    parameter: bool = False
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that it takes."""
+        return max(cell_len(text) for text in (self.title, *self.cells))
+
+    def at_most(self, width: int) -> Column:
+        """No wider than ``width``, if it may be cut."""
+        if not self.parameter or self.width <= width:
+            return self
+        return replace(self, title=cut(self.title, width), cells=tuple(cut(text, width) for text in self.cells))
+
+
+def table(records: Sequence[Record], keys: Sequence[str], metric: str | None, width: int) -> Table:
+    """A row for each job; where it is too wide, parameters are cut, and what matters least is left out.
+
+    Args:
+        records: the jobs, in the order of the rows.
+        keys: the parameters that are shown.
+        metric: as ``sweep.metric`` names it.
+        width: columns of the terminal.
+    """
+    for columns in _layouts(_columns(records, keys, metric)):
+        if sum(column.width + GAP for column in columns) - GAP <= width:
+            break
+    grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for column in columns:
+        grid.add_column(Text(column.title), justify="right" if column.right else "left", no_wrap=True)
+    for row, record in enumerate(records):
+        style = STYLES[record.state]
+        cells = [Text(column.cells[row], style if column.title == "state" else "") for column in columns]
+        grid.add_row(*cells, style="dim" if record.state == WAITING else "")
+    return grid
+
+
+def text_of(renderable: RenderableType, width: int) -> str:
+    """What a terminal of that width shows, without colours and spaces at the end of a line."""
+    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False)
+    with console.capture() as text:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in text.get().splitlines())
+
+
+def metric_names(records: Sequence[Record], metric: str | None) -> list[str]:
+    """The metrics that are worth a column, that of the sweep first: those of evaluations, and ``train/loss``."""
+    first = [test_name(metric)] if metric else []
+    found = dict.fromkeys([*first, *(name for record in records for name in record.metrics)])
+    tests = [name for name in found if name.startswith("test/") and name != "test/rows"]
+    return [*tests, *(["train/loss"] if "train/loss" in found else [])]
+
+
+def test_name(metric: str) -> str:
+    """What ``status.json`` calls a metric: ``test/loss`` for ``-loss``."""
+    return f"test/{metric.lstrip('-').removeprefix('test/')}"
+
+
+def _columns(records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Column]:
+    titles, own, names = short(keys), [parameters(record) for record in records], metric_names(records, metric)
+    first, last = len(keys) + 1, len(keys) + 1 + len(names)
+    always = test_name(metric) if metric else None
+    return [
+        Column("job", tuple(str(record.number) for record in records)),
+        *(_of_parameter(titles[key], [job.get(key, "") for job in own], place) for place, key in enumerate(keys, 1)),
+        Column("state", tuple(record.state for record in records), right=False),
+        Column("step", tuple(str(record.step or "") for record in records), last),
+        *(
+            Column(name, tuple(_metric(record, name) for record in records), 0 if name == always else place)
+            for place, name in enumerate(names, first)
+        ),
+        Column("time", tuple(duration(record.seconds) if record.seconds else "" for record in records), last + 1),
+        Column("devices", tuple(ranges(record.devices) for record in records), last + 2, right=False),
+    ]
+
+
+def _metric(record: Record, name: str) -> str:
+    return number(record.metrics[name]) if name in record.metrics else ""
+
+
+def _of_parameter(title: str, texts: Sequence[str], leaves: int) -> Column:
+    numbers = all(not text or NUMBER.fullmatch(text) for text in texts)
+    cells = tuple(shown(QUOTED.sub(r"\2", text)) for text in texts)
+    return Column(shown(title), cells, leaves, right=numbers, parameter=True)
+
+
+def _layouts(columns: Sequence[Column]) -> Iterator[list[Column]]:
+    """Narrower and narrower ones."""
+    for leaves in range(max(column.leaves for column in columns), -1, -1):
+        for width in WIDTHS:
+            yield [column.at_most(width) for column in columns if column.leaves <= leaves]
