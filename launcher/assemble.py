@@ -38,6 +38,7 @@ from launcher.training.finite import FiniteSteps
 from launcher.training.interval import Interval
 from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training, tell_epoch
+from launcher.training.patience import Patience
 from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Averaged, Reduction
 from launcher.training.resume import Resumed
@@ -251,5 +252,6 @@ def _limits(run: RunConfig, parts: Parts) -> Limits:
         log_every=run.trainer.log_every,
         keep_every=run.checkpoint.keep_every,
         stop=StopRule.parse(run.trainer.stop_when, evaluated),
+        patience=Patience.parse(run.trainer.patience, run.checkpoint.keep_best, evaluated),
         best=BestRule.parse(run.checkpoint.keep_best, evaluated),
     )

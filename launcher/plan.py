@@ -18,6 +18,7 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
 from launcher.training.best import BestRule
+from launcher.training.patience import Patience
 from launcher.training.stop import StopRule
 from samplers.words import counted
 
@@ -57,6 +58,7 @@ def _check_rest(run: RunConfig, parts: Parts, steps: int) -> None:
     build_scheduler(run, build_optimizer(run, parts.model), steps)
     evaluated = [] if parts.test is None else ["loss", *parts.metrics]
     StopRule.parse(run.trainer.stop_when, evaluated)
+    Patience.parse(run.trainer.patience, run.checkpoint.keep_best, evaluated)
     BestRule.parse(run.checkpoint.keep_best, evaluated)
     check_export(run.checkpoint.export)
     if run.checkpoint.load:

@@ -40,6 +40,7 @@ class Facts:
         identity: what the bits depend on.
         settings: of the run.
         best: the best evaluation so far: metric, value and step; None where nobody asks.
+        wait: the best evaluation so far, and the number of those since; None where nobody waits for a better one.
     """
 
     step: int
@@ -54,6 +55,7 @@ class Facts:
     identity: Mapping[str, Any]
     settings: Mapping[str, Any]
     best: Mapping[str, Any] | None = None
+    wait: Mapping[str, Any] | None = None
 
     def to_bytes(self) -> bytes:
         """JSON; numbers that are not finite become texts."""

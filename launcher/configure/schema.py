@@ -136,6 +136,8 @@ class TrainerConfig:
         evaluate_every: epochs between evaluations; 0: at the end only.
         log_every: steps between two lines of metrics.jsonl and TensorBoard; train/loss is the mean since the last.
         stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
+        patience: stop after so many evaluations in a row that are no better than the best before them, by the metric of
+            checkpoint.keep_best, else by the lowest loss. null: never.
     """
 
     epochs: int = 15
@@ -149,6 +151,7 @@ class TrainerConfig:
     evaluate_every: int = 1
     log_every: int = 10
     stop_when: str | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         """Check every setting by itself."""
@@ -159,6 +162,12 @@ class TrainerConfig:
         one_of("trainer.precision", self.precision, PRECISIONS)
         one_of("trainer.on_nonfinite", self.on_nonfinite, ON_NONFINITE)
         _at_least("trainer.max_skipped", self.max_skipped, 1)
+        _at_least("trainer.patience", self.patience, 1)
+        if self.patience is not None and self.evaluate_every == 0:
+            raise SettingsError(
+                f"trainer.patience={self.patience} waits for evaluations, and trainer.evaluate_every=0 has one at the "
+                "end only; set trainer.evaluate_every=1"
+            )
         if not isinstance(self.compile, bool | str):
             raise SettingsError(f"trainer.compile={self.compile} is neither true, false nor the name of a backend")
         if self.clip_norm is not None and not self.clip_norm > 0:

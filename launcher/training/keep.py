@@ -220,6 +220,7 @@ class Keeper:
             results=now.results,
             metrics=dict(self.observer.metrics),
             best=asdict(now.best) if now.best else None,
+            wait=asdict(now.wait) if now.wait else None,
             **self.about,
         )
 

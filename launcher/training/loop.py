@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,13 @@ from launcher.training.agree import Agreement, Decision
 from launcher.training.best import BestRule
 from launcher.training.evaluate import GivenUpError
 from launcher.training.keep import Keeper
+from launcher.training.patience import Patience
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper, by_step
 from launcher.training.stop import StopRule
 from samplers import FixedGlobalBatchSampler
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Limits:
         log_every: steps between lines of metrics.
         keep_every: steps between checkpoints; None: at the end only.
         stop: the rule that ends the run early.
+        patience: ends the run when nothing better comes.
         best: the rule by which an evaluation is the best so far, which is kept.
     """
 
@@ -40,6 +45,7 @@ class Limits:
     log_every: int
     keep_every: int | None
     stop: StopRule
+    patience: Patience
     best: BestRule
 
 
@@ -59,7 +65,7 @@ class Ending:
     """How training ended.
 
     Attributes:
-        state: finished, stopped (by ``trainer.stop_when``) or preempted.
+        state: finished, stopped (by ``trainer.stop_when`` or ``trainer.patience``) or preempted.
         done: how far that was.
         wish: by which it was preempted.
     """
@@ -126,8 +132,9 @@ class Training:
 
     @property
     def _stops(self) -> bool:
-        """Whether the last step was followed by an evaluation that fulfils the rule to stop."""
-        return self.progress.results is not None and self.limits.stop.holds(self.progress.results)
+        """Whether the last step was followed by an evaluation that fulfils the rule to stop, or ends the patience."""
+        now, limits = self.progress, self.limits
+        return now.results is not None and (limits.stop.holds(now.results) or limits.patience.is_over(now.wait))
 
     def _pause(self, rate: float, asked: Decision) -> Decision:
         """After a step: tell, evaluate and keep what is due; a checkpoint comes last, so that it holds the rest.
@@ -189,5 +196,8 @@ class Training:
         except GivenUpError:
             return self.agreement.after(now.done.step, at_once=True)
         now.best = self.limits.best.better(now.best, now.results, now.done.step)
+        now.wait = self.limits.patience.after(now.wait, now.results, now.done.step)
         self.observer.evaluated(now.done, now.results)
+        if now.wait is not None and self.limits.patience.is_over(now.wait):
+            log.info("%s", self.limits.patience.in_words(now.wait))
         return asked

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from launcher.observe.observer import Done
 from launcher.training.best import Best
+from launcher.training.patience import Wait
 from launcher.training.step import Stepped
 from samplers import FixedGlobalBatchSampler
 
@@ -77,6 +78,7 @@ class Progress:
         results: those of the evaluation after the last step; None where there was none.
         metrics: the last value of each, as it was when the run was kept.
         best: the best evaluation so far; None where nobody asks.
+        wait: for a better evaluation; None where nobody waits.
     """
 
     done: Done = field(default_factory=Done)
@@ -86,6 +88,7 @@ class Progress:
     results: Mapping[str, float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     best: Best | None = None
+    wait: Wait | None = None
 
     def add(self, step: Stepped, steps_left: int) -> None:
         """Note a step, and the steps left in its epoch."""

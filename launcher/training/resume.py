@@ -28,6 +28,7 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError, first_line
 from launcher.processes.group import settled_by_rank_zero
 from launcher.training.best import Best
+from launcher.training.patience import Wait
 from launcher.training.progress import Progress, Window
 from launcher.training.step import Stepper
 from samplers import FixedGlobalBatchSampler
@@ -87,7 +88,8 @@ class Resumed:
             log.info("note: resumed under another identity: %s: the same rows, but not the same bits", changes)
         done = Done(facts.step, facts.epoch, facts.rows)
         best = Best(**facts.best) if facts.best else None
-        return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics, best)
+        wait = Wait.restored(facts.wait)
+        return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics, best, wait)
 
     def _put_states(self, parts: Parts, settings: Mapping[str, Any]) -> None:
         """Those of task, loss and the like; a loss with other settings holds to those, as the optimizer does."""

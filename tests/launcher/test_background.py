@@ -329,6 +329,9 @@ WRONG = {
     "checkpoint.keep_best=test/loss": "would keep the highest loss; set checkpoint.keep_best=-loss",
     "checkpoint.keep_best=accuracy data.test=null": "nothing is evaluated without data.test",
     "checkpoint.keep_best=-loss trainer.evaluate_every=0": "",
+    "trainer.patience=0": "trainer.patience=0 is too small: the least is 1",
+    "trainer.patience=2 data.test=null": "trainer.patience=2: nothing is evaluated without data.test",
+    "trainer.patience=2 trainer.evaluate_every=0": "trainer.patience=2 waits for evaluations, and ",
 }
 
 

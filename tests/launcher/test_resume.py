@@ -143,6 +143,26 @@ def test_a_rule_that_held_ends_the_run_also_when_it_was_killed_before_it_could_t
     assert went_on.output.endswith(f"finished after 6 steps and 48 rows; run folder {went_on.run_dir}\n")
 
 
+def test_patience_that_was_spent_in_part_is_spent_when_the_run_is_continued(tmp_path):
+    def killed(step, name):
+        back_to(step, tmp_path / "whole", tmp_path / name)
+
+    words = (*SURVIVOR, "trainer.epochs=9", "optimizer.lr=8", "trainer.patience=3")
+    whole, *resumed, longer = in_turn(
+        Line(tmp_path / "whole", words),
+        *(Line(tmp_path / str(step), words, partial(killed, step, str(step))) for step in (4, 6, 10, 12)),
+        Line(tmp_path / "longer", (*words, "trainer.patience=4"), partial(killed, 12, "longer")),
+    )
+    losses = whole.values("test/loss")
+    assert min(losses) == losses[0]
+    why = f"trainer.patience=3: nothing better in 3 evaluations than loss {losses[0]:.4f} after step 3\n"
+    for done in (whole, *resumed):
+        assert (done.state["state"], done.state["step"]) == ("stopped", 12)
+        assert lines_without_speed(done) == lines_without_speed(whole)
+    assert all(why in done.output for done in (whole, *resumed[:-1]))
+    assert (longer.state["state"], longer.state["step"]) == ("stopped", 15)
+
+
 def test_an_end_that_lies_where_the_run_continues_is_evaluated(tmp_path):
     def stopped():
         back_to(2, tmp_path / "whole", tmp_path / "stopped")
