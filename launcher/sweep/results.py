@@ -35,7 +35,7 @@ def best(records: Iterable[Record], metric: str | None) -> Record | None:
 
 
 def ranked(records: Iterable[Record], metric: str | None) -> list[Record]:
-    """The jobs that came to their end with a value, the best first."""
+    """The jobs that came to their end with a value that is finite, the best first."""
     if metric is None:
         return []
     sign = 1 if metric.startswith("-") else -1
@@ -90,7 +90,7 @@ def log_of(record: Record, root: Path) -> Path:
 
 
 def _is_value(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
+    return value is not None and math.isfinite(value)
 
 
 def _plain(text: str) -> str:

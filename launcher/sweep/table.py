@@ -14,7 +14,7 @@ from rich.text import Text
 
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, WAITING, Record
 from launcher.sweep.parameters import parameters
-from launcher.sweep.words import cut, duration, number, ranges, short, shown
+from launcher.sweep.words import cut, duration, number, ranges, short, shown, unquoted
 
 STYLES = {
     WAITING: "dim",
@@ -27,7 +27,6 @@ STYLES = {
 }
 WIDTHS = (32, 20, 12, 8)
 """How wide a parameter may be, where there is room and where there is less."""
-QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
 NUMBER = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?", re.IGNORECASE)
 GAP = 2
 
@@ -129,7 +128,7 @@ def _metric(record: Record, name: str) -> str:
 
 def _of_parameter(title: str, texts: Sequence[str], leaves: int) -> Column:
     numbers = all(not text or NUMBER.fullmatch(text) for text in texts)
-    cells = tuple(shown(QUOTED.sub(r"\2", text)) for text in texts)
+    cells = tuple(shown(unquoted(text)) for text in texts)
     return Column(shown(title), cells, leaves, right=numbers, parameter=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,6 +13,7 @@ from launcher.sweep.jobs import DONE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNI
 
 STATES = (FINISHED, STOPPED, PRUNED, FAILED, PREEMPTED, RUNNING, WAITING)
 GAP = "..."
+QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
 
 
 def number(value: float | None) -> str:
@@ -58,6 +60,15 @@ def shown(text: str) -> str:
     'a b\\n\\x1b[1m ü'
     """
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def unquoted(text: str) -> str:
+    """``text`` without quotes around it.
+
+    >>> [unquoted(text) for text in ("'a b'", '"a"', "a'", "'")]
+    ['a b', 'a', "a'", "'"]
+    """
+    return QUOTED.sub(r"\2", text)
 
 
 def cut(text: str, width: int) -> str:

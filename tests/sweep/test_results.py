@@ -90,7 +90,7 @@ def values(*pairs):
         ("accuracy", values((FINISHED, 0.5), (FINISHED, 0.5)), [0, 1]),
         ("-loss", values((FINISHED, 0.5), (FINISHED, 0.5)), [0, 1]),
         ("accuracy", values((FINISHED, math.nan), (FINISHED, 0.1), (FINISHED, None)), [1]),
-        ("-loss", values((FINISHED, math.nan), (FINISHED, math.inf), (FINISHED, None)), [1]),
+        ("-loss", values((FINISHED, math.nan), (FINISHED, -math.inf), (FINISHED, None), (FINISHED, 1.0)), [3]),
         ("accuracy", values((FAILED, 0.9), (PRUNED, 0.9), (PREEMPTED, 0.9), (RUNNING, 0.9), (WAITING, None)), []),
         ("accuracy", [], []),
         (None, values((FINISHED, 0.5)), []),
