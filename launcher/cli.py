@@ -23,6 +23,7 @@ import torch.distributed as dist
 from launcher.configure.command_line import CommandLine, parse
 from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
+from launcher.configure.start import first_rank, launch_of, starts_ranks
 from launcher.context import RankContext
 from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
@@ -35,6 +36,7 @@ from launcher.processes.errors import (
     NEVER_RETRIED,
     PREEMPTED,
     WRONG_SETTINGS,
+    PlainError,
     SettingsError,
     first_line,
 )
@@ -51,7 +53,6 @@ from launcher.processes.failures import (
 from launcher.processes.group import device_of, from_rank_zero, leave, meet
 from launcher.processes.origin import users_place
 from launcher.processes.signals import Preempted, Signals
-from launcher.processes.spawn import processes_of, start_processes, starts_ranks
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
 from launcher.processes.watch import Watch
 from launcher.run import start
@@ -183,6 +184,9 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
         instructions = Instructions(exit_status=WRONG_SETTINGS)
     except Preempted as signal:
         instructions = Instructions(exit_status=_nothing_began(signal, rank))
+    except PlainError as error:
+        _say(f"error: {error}")
+        return Instructions(exit_status=FAILED)
     except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
@@ -209,21 +213,26 @@ def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) ->
     composed = compose_run(line)
     if composed.run.mode == "inspect":
         return _answer(_told_of(composed.run_dir))
-    launch = composed.run.launch
-    world_size = processes_of(launch.processes, rank)
-    run, notes = for_devices(composed.run, world_size)
+    first = first_rank(composed.run.launch, rank)
+    run, notes = for_devices(composed.run, first.world_size)
     if run.mode == "plan":
-        return _answer(plan_text(run, replace(rank, world_size=world_size), composed.run_dir, notes))
-    if starts_ranks(launch.processes, launch.max_restarts, rank):
-        return Instructions(exit_status=start_processes(world_size, words, launch.max_restarts, signals))
+        return _answer(plan_text(run, first, composed.run_dir, notes))
+    if starts_ranks(run.launch, rank):
+        return Instructions(exit_status=_start(run, words, signals))
     continues = run.mode == "train" and run.checkpoint.resume == "auto"
     folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, continues, held)
     if folder != composed.run_dir:
-        run, notes = for_devices(compose_run(line, folder).run, world_size)
+        run, notes = for_devices(compose_run(line, folder).run, first.world_size)
     if not holds_a_run:
         (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
-        write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
+        write_status(folder, Status(world_size=first.world_size, restarts=rank.attempt))
     return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
+
+
+def _start(run: RunConfig, words: list[str], signals: Signals) -> int:
+    from launcher.processes.spawn import start_processes  # noqa: PLC0415 - slow to import, and ranks start none
+
+    return start_processes(launch_of(run.launch), words, signals)
 
 
 def _told_at_once(line: CommandLine) -> str | None:

@@ -66,9 +66,8 @@ def _check_rest(run: RunConfig, parts: Parts, steps: int) -> None:
 
 
 def _devices(run: RunConfig, rank: Rank) -> str:
-    ranks = rank.world_size if rank.started_by == "python" else rank.local_world_size
     threads = threads_per_rank(
-        replace(rank, local_world_size=ranks),
+        rank,
         run.launch.threads_per_rank,
         users_own_threads(rank, os.environ),
         usable_cores(),

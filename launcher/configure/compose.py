@@ -24,7 +24,7 @@ from launcher.configure.schema import RESUME_WORDS, RunConfig, known_keys
 from launcher.processes.errors import SettingsError, first_line
 
 PACKAGE = Path(__file__).resolve().parent.parent
-PATHS = ("data.root", "checkpoint.load", "checkpoint.resume")
+PATHS = ("data.root", "checkpoint.load", "checkpoint.resume", "launch.log_dir")
 COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError, AttributeError)
 
 

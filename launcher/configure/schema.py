@@ -6,12 +6,13 @@ A node with a ``_target_`` (model, loss, optimizer, ...) names a class or functi
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from typing import Any, TypeAlias, get_type_hints
 
+from launcher.configure.launch import LaunchConfig
 from launcher.processes.errors import SettingsError, one_of
+from launcher.processes.errors import at_least as _at_least
 from samplers import TAILS
 
 Node: TypeAlias = dict[str, Any]
@@ -22,20 +23,12 @@ LR_RULES = ("none", "linear", "sqrt")
 BATCHNORM = ("local", "shard", "sync")
 ON_NONFINITE = ("stop", "skip")
 PRECISIONS = ("fp32", "bf16", "fp16")
-BACKENDS = ("auto", "gloo", "nccl")
-DEVICES = ("auto", "cpu", "cuda")
 RESUME_WORDS = ("auto", "never")
 ON_ERROR = ("stop", "warn")
 EXPORTS = ("safetensors",)
 
 SHARD_ROWS = 32
 """Rows of a shard where nothing is said: from here on, smaller micro-batches cost time."""
-
-
-def _at_least(option: str, value: float | None, least: float) -> None:
-    if value is not None and (value < least or not math.isfinite(value)):
-        size = "too small" if math.isfinite(value) else "no finite number"
-        raise SettingsError(f"{option}={value} is {size}: the least is {least:g}")
 
 
 @dataclass
@@ -228,41 +221,6 @@ class CheckpointConfig:
     def keep_every(self) -> int | None:
         """Steps between checkpoints; None where they do not depend on a number of steps."""
         return None if self.every_steps == "auto" else self.every_steps
-
-
-@dataclass
-class LaunchConfig:
-    """The processes.
-
-    Attributes:
-        processes: ranks to start on this node; null: those that torchrun or Slurm started, else one.
-        max_restarts: how often the ranks that launch.processes starts are started again when one fails; torchrun has
-            its own --max-restarts.
-        threads_per_rank: threads that each rank computes with; null: usable cores / ranks of the node,
-            and 1 with batch.exact=true.
-        backend: auto (nccl on CUDA, gloo on CPU), gloo or nccl.
-        device: auto, cpu or cuda.
-        timeout_s: seconds after which a collective that does not end is an error, and a rank that does not answer is
-            named.
-    """
-
-    processes: int | None = None
-    max_restarts: int = 0
-    threads_per_rank: int | None = None
-    backend: str = "auto"
-    device: str = "auto"
-    timeout_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        """Check every setting by itself."""
-        _at_least("launch.processes", self.processes, 1)
-        _at_least("launch.max_restarts", self.max_restarts, 0)
-        _at_least("launch.threads_per_rank", self.threads_per_rank, 1)
-        _at_least("launch.timeout_s", self.timeout_s, 1)
-        one_of("launch.backend", self.backend, BACKENDS)
-        one_of("launch.device", self.device, DEVICES)
-        if self.backend == "nccl" and self.device == "cpu":
-            raise SettingsError("launch.backend=nccl needs CUDA devices, launch.device=cpu has none; use gloo")
 
 
 @dataclass

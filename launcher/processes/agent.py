@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from launcher.processes.errors import NEVER_RETRIED
 from launcher.processes.signals import Signals, held_back
 
-__all__ = ["Agent", "WorkerSpec"]
+__all__ = ["Agent", "WorkerSpec", "logs"]
 
 
 class Agent(LocalElasticAgent):
@@ -19,11 +21,12 @@ class Agent(LocalElasticAgent):
 
     Args:
         ranks: what to start.
+        logs: where what they print goes.
         signals: of this process.
     """
 
-    def __init__(self, ranks: WorkerSpec, signals: Signals) -> None:
-        super().__init__(ranks, DefaultLogsSpecs())
+    def __init__(self, ranks: WorkerSpec, logs: DefaultLogsSpecs, signals: Signals) -> None:
+        super().__init__(ranks, logs, log_line_prefix_template="rank ${rank}: ")
         self._signals = signals
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
@@ -38,3 +41,8 @@ class Agent(LocalElasticAgent):
         if self._signals.passed_on or any(f.exitcode in NEVER_RETRIED for f in result.failures.values()):
             self._remaining_restarts = 0
         return result
+
+
+def logs(folder: str | None, redirects: int, tee: int) -> DefaultLogsSpecs:
+    """Where what ranks print goes, besides or instead of the console: torch's numbers 0 .. 3; None: nowhere."""
+    return DefaultLogsSpecs(folder or os.devnull, Std(redirects), Std(tee))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from launcher.processes.errors import SettingsError
 
+OWN_LAUNCHER = "evenshard"
+"""The role of ranks that ``launch.processes`` started."""
 SLURM_PORTS = range(20_000, 32_000)  # below those that the system hands out
 
 
@@ -22,7 +24,7 @@ class Rank:
         local_world_size: processes on this node.
         host: address of the store that the ranks meet at; empty for a single process.
         port: port of that store.
-        started_by: ``torchrun``, ``slurm`` or ``python``.
+        started_by: ``torchrun``, ``slurm``, ``launcher`` (by launch.processes) or ``python``.
         attempt: how often an elastic agent has restarted the run.
         max_restarts: how often it will at most.
         own_cores: cores that are this rank's alone; 0: those of the node are shared.
@@ -42,6 +44,11 @@ class Rank:
     own_cores: int = 0
     has_launcher: bool = False
     max_restarts: int = 0
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether one of torch's elastic agents started it, torchrun's or our own."""
+        return self.started_by in ("torchrun", "launcher")
 
     @property
     def one_node(self) -> bool:
@@ -78,7 +85,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> Rank:
         local_world_size=_number(environment, "LOCAL_WORLD_SIZE", default=world_size),
         host=_text(environment, "MASTER_ADDR"),
         port=_number(environment, "MASTER_PORT"),
-        started_by="torchrun",
+        started_by="launcher" if environment.get("ROLE_NAME") == OWN_LAUNCHER else "torchrun",
         attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
         store_outlives_ranks=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         has_launcher="TORCHELASTIC_RUN_ID" in environment,

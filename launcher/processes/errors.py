@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -40,6 +41,17 @@ def one_of(option: str, value: object, allowed: Iterable[str]) -> None:
     words = list(allowed)
     if value not in words:
         raise SettingsError(f"{option}={value} is not one of {', '.join(words)}{closest(str(value), words)}")
+
+
+def at_least(option: str, value: float | None, least: float) -> None:
+    """Refuse a ``value`` of ``option`` that is below ``least`` or no finite number; None passes.
+
+    Raises:
+        SettingsError: with the value found and the least.
+    """
+    if value is not None and (value < least or not math.isfinite(value)):
+        size = "too small" if math.isfinite(value) else "no finite number"
+        raise SettingsError(f"{option}={value} is {size}: the least is {least:g}")
 
 
 def first_line(error: BaseException) -> str:

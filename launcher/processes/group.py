@@ -31,7 +31,7 @@ def meet(rank: Rank) -> dist.Store:
     """The store that all ranks of the run share; it outlives an elastic restart where an agent keeps it."""
     if rank.world_size == 1 and rank.started_by == "python":
         return dist.HashStore()
-    if rank.started_by == "torchrun":
+    if rank.has_agent:
         store, _, _ = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
     else:
         store = dist.TCPStore(rank.host, rank.port, rank.world_size, is_master=rank.rank == 0, timeout=MEETING_TIMEOUT)
@@ -146,13 +146,18 @@ def leave(store: dist.Store, rank: Rank) -> None:
             store.wait([f"left/{rank.attempt}/{other}" for other in range(1, rank.world_size)], SEE_OFF)
 
 
+def cuda_devices(wanted: str) -> int:
+    """The CUDA devices that this node shows; 0 where ``launch.device`` is ``cpu``."""
+    return torch.cuda.device_count() if wanted != "cpu" else 0
+
+
 def device_of(rank: Rank, wanted: str) -> torch.device:
     """The device of this rank: ``auto`` is CUDA where there is any, else the CPU.
 
     Raises:
         SettingsError: where this node has fewer CUDA devices than ranks.
     """
-    count = torch.cuda.device_count() if wanted != "cpu" else 0
+    count = cuda_devices(wanted)
     if wanted == "cpu" or (wanted == "auto" and count == 0):
         return torch.device("cpu")
     only_one_is_shown = count == 1 and rank.started_by == "slurm"

@@ -5,91 +5,85 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import uuid
+from dataclasses import dataclass
 
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
+
+from launcher.processes.agent import Agent, WorkerSpec, logs
 from launcher.processes.early import ENDING
-from launcher.processes.environment import Rank
-from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, SettingsError
+from launcher.processes.environment import OWN_LAUNCHER
+from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, PlainError
+from launcher.processes.meeting import Meeting
 from launcher.processes.signals import Signals
 
 TORCH_HEARS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
-def processes_of(asked: int | None, rank: Rank) -> int:
-    """How many ranks the run has.
+@dataclass(frozen=True)
+class Launch:
+    """The ranks that one process starts, and what becomes of them.
 
-    Args:
-        asked: ``launch.processes``.
-        rank: this process.
-
-    Raises:
-        SettingsError: where torchrun or Slurm started another number than was asked for.
+    Attributes:
+        processes: ranks on this node.
+        meeting: where this node meets the others.
+        max_restarts: how often ranks are started again when one fails.
+        monitor_interval_s: seconds between two looks at them.
+        log_dir: folder for what they print; None: there is none.
+        redirects: of that goes to ``log_dir`` and is not shown: 0 nothing, 1 stdout, 2 stderr, 3 both.
+        tee: likewise, and is shown too.
     """
-    if asked is None or asked == rank.local_world_size:
-        return rank.world_size
-    if rank.started_by != "python":
-        raise SettingsError(
-            f"launch.processes={asked}, but {rank.started_by} started {rank.local_world_size} on this node; "
-            "leave launch.processes out"
-        )
-    return asked
+
+    processes: int
+    meeting: Meeting
+    max_restarts: int = 0
+    monitor_interval_s: float = 0.1
+    log_dir: str | None = None
+    redirects: int = 0
+    tee: int = 0
 
 
-def starts_ranks(asked: int | None, max_restarts: int, rank: Rank) -> bool:
-    """Whether this process starts the ranks, rather than being one.
-
-    Args:
-        asked: ``launch.processes``.
-        max_restarts: ``launch.max_restarts``.
-        rank: this process.
-
-    Raises:
-        SettingsError: where restarts are asked for that nobody would do.
-    """
-    option = f"launch.max_restarts={max_restarts}"
-    if rank.started_by == "python":
-        if max_restarts and asked is None:
-            raise SettingsError(f"{option} is for ranks that launch.processes starts; set launch.processes")
-        return asked is not None and (asked > 1 or max_restarts > 0)
-    if max_restarts not in (0, rank.max_restarts):
-        remedy = f", and give torchrun --max-restarts={max_restarts}" if rank.started_by == "torchrun" else ""
-        raise SettingsError(
-            f"{option} is for ranks that launch.processes starts, and {rank.started_by} started these; leave it "
-            f"out{remedy}"
-        )
-    return False
-
-
-def start_processes(count: int, words: list[str], max_restarts: int, signals: Signals) -> int:
-    """Run ``count`` ranks with the same command line under torch's elastic agent; the first failure's exit status.
+def start_processes(launch: Launch, words: list[str], signals: Signals) -> int:
+    """Run the ranks of this node with the same command line under torch's elastic agent.
 
     Signals go to the ranks, which are given the time that they need.
+
+    Returns:
+        The exit status of the first failure on this node.
+
+    Raises:
+        PlainError: where the nodes do not meet.
     """
-    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415 - slow to import
-    from torch.distributed.elastic.rendezvous import RendezvousParameters, registry  # noqa: PLC0415
-
-    from launcher.processes.agent import Agent, WorkerSpec  # noqa: PLC0415
-
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks tell what went wrong
     os.environ[TORCH_HEARS] = "SIGQUIT"
-    here = "127.0.0.1"  # found also where the name of this host does not resolve
-    meeting = RendezvousParameters("c10d", f"{here}:0", uuid.uuid4().hex, 1, 1, local_addr=here)
-    ranks = WorkerSpec(
-        role="rank",
-        local_world_size=count,
-        entrypoint=sys.executable,
-        args=("-m", "launcher", *words),
-        rdzv_handler=registry.get_rendezvous_handler(meeting),
-        max_restarts=max_restarts,
-        monitor_interval=0.1,
-        local_addr=here,
-    )
     try:
-        ended = Agent(ranks, signals).run()
+        return _run(launch, words, signals)
     except SignalException as error:  # none that ranks know, or a torch that hears them all until the ranks are there
         return PREEMPTED if error.sigval in ENDING else FAILED
+    except RendezvousClosedError:  # another node gave up, and its ranks have told why
+        return FAILED
+    except (RendezvousError, OSError) as error:
+        raise PlainError(launch.meeting.why_not(error)) from error
+
+
+def _run(launch: Launch, words: list[str], signals: Signals) -> int:
+    address = launch.meeting.address()
+    handler = launch.meeting.enter(address)
+    ranks = WorkerSpec(
+        role=OWN_LAUNCHER,
+        local_world_size=launch.processes,
+        entrypoint=sys.executable,
+        args=("-m", "launcher", *words),
+        rdzv_handler=handler,
+        max_restarts=launch.max_restarts,
+        monitor_interval=launch.monitor_interval_s,
+        local_addr=address,
+        **launch.meeting.fixed_place,
+    )
+    try:
+        ended = Agent(ranks, logs(launch.log_dir, launch.redirects, launch.tee), signals).run()
     finally:
-        ranks.rdzv_handler.shutdown()
+        handler.shutdown()
     if not ended.is_failed():
         return FINISHED
     status = min(ended.failures.values(), key=lambda failure: failure.timestamp).exitcode
