@@ -75,6 +75,7 @@ class Instructions:
         run_dir: the run folder.
         chdir: whether to work inside it.
         notes: what the user should know, said when the run starts.
+        sweeps: whether it is a sweep, of which every rank has the command line.
     """
 
     exit_status: int | None = None
@@ -83,6 +84,7 @@ class Instructions:
     run_dir: str = ""
     chdir: bool = False
     notes: list[str] = field(default_factory=list)
+    sweeps: bool = False
 
     def to_json(self) -> str:
         """The form in which they travel."""
@@ -157,6 +159,8 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, he
     instructions = Instructions.from_json(text)
     if instructions.exit_status is not None:
         return instructions.exit_status
+    if instructions.sweeps:
+        return _sweep(words, rank, store, signals)
     try:
         state = carry_out(instructions, rank, store, watch)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends here with a word
@@ -168,6 +172,19 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, he
     with suppress(dist.DistError):  # the launcher is gone, and restarts nothing
         store.set(REMEMBERED, Instructions(exit_status=PREEMPTED).to_json())
     return PREEMPTED
+
+
+def _sweep(words: list[str], rank: Rank, store: dist.Store, signals: Signals) -> int:
+    from launcher.sweep.supervise import sweep  # noqa: PLC0415 - a run does without
+
+    try:
+        status = sweep(parse(words), rank, store, signals)
+    except SettingsError as error:
+        _say(f"error: {error}")
+        status = WRONG_SETTINGS
+    if rank.rank == 0:  # a restart by torchrun is for a sweep that did not come to its end
+        store.set(REMEMBERED, Instructions(exit_status=status).to_json())
+    return status
 
 
 def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> Instructions:
@@ -197,19 +214,25 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
 def _again(instructions: Instructions, held: ExitStack) -> Instructions:
     from launcher.configure.run_folder import hold  # noqa: PLC0415
 
-    if instructions.exit_status is None:
+    if instructions.exit_status is None and not instructions.sweeps:
         hold(Path(instructions.run_dir), held, PATIENCE_S)
     return instructions
 
 
 def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:
-    from launcher.configure.compose import compose_run  # noqa: PLC0415 - the other ranks compose nothing
-    from launcher.configure.run_folder import CONFIG, claim_run_folder, to_yaml  # noqa: PLC0415
-
     line = parse(words)
     text = _told_at_once(line)
     if text is not None:
         return _answer(text)
+    if line.job:
+        return _ordered(Path(line.job), rank, held)
+    return Instructions(sweeps=True) if line.multirun else _of_run(line, words, rank, signals, held)
+
+
+def _of_run(line: CommandLine, words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:
+    from launcher.configure.compose import compose_run  # noqa: PLC0415 - the other ranks compose nothing
+    from launcher.configure.run_folder import claim_run_folder  # noqa: PLC0415
+
     composed = compose_run(line)
     if composed.run.mode == "inspect":
         return _answer(_told_of(composed.run_dir))
@@ -219,13 +242,11 @@ def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) ->
         return _answer(plan_text(run, first, composed.run_dir, notes))
     if starts_ranks(run.launch, rank):
         return Instructions(exit_status=_start(run, words, signals))
-    continues = run.mode == "train" and run.checkpoint.resume == "auto"
-    folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, continues, held)
+    folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, _continues(run), held)
     if folder != composed.run_dir:
         run, notes = for_devices(compose_run(line, folder).run, first.world_size)
     if not holds_a_run:
-        (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
-        write_status(folder, Status(world_size=first.world_size, restarts=rank.attempt))
+        _begin(run, folder, first.world_size, rank)
     return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
 
 
@@ -233,6 +254,30 @@ def _start(run: RunConfig, words: list[str], signals: Signals) -> int:
     from launcher.processes.spawn import start_processes  # noqa: PLC0415 - slow to import, and ranks start none
 
     return start_processes(launch_of(run.launch), words, signals)
+
+
+def _continues(run: RunConfig) -> bool:
+    return run.mode == "train" and run.checkpoint.resume == "auto"
+
+
+def _begin(run: RunConfig, folder: Path, world_size: int, rank: Rank) -> None:
+    from launcher.configure.run_folder import CONFIG, to_yaml  # noqa: PLC0415
+
+    (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
+    write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
+
+
+def _ordered(file: Path, rank: Rank, held: ExitStack) -> Instructions:
+    """What a sweep wants this job to do."""
+    from launcher.configure.run_folder import claim_run_folder  # noqa: PLC0415
+    from launcher.sweep.order import Order  # noqa: PLC0415
+
+    order = Order.read(file)
+    run, folder = RunConfig.from_json(order.run), Path(order.run_dir)
+    _, holds_a_run = claim_run_folder(folder, False, _continues(run), held)
+    if not holds_a_run:
+        _begin(run, folder, rank.world_size, rank)
+    return Instructions(None, order.run, order.digest, order.run_dir, order.chdir, order.notes)
 
 
 def _told_at_once(line: CommandLine) -> str | None:

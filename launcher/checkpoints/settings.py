@@ -18,7 +18,7 @@ FIXED = {
     "another way to compute a step": ("batch.exact", "batch.shard_rows", "batchnorm"),
 }
 """What would make it another run, and the settings that do."""
-NOT_COMPARED = ("mode", "checkpoint.resume", "checkpoint.load")
+NOT_COMPARED = ("mode", "checkpoint.resume", "checkpoint.load", "sweep")
 UNSET = "unset"
 MOST_SHOWN = 8
 
@@ -31,7 +31,7 @@ def differences(before: RunConfig, now: RunConfig) -> Changes:
     Paths below ``data.root`` are the same where what follows it is: a folder of datasets may move.
     """
     old, new = (_settled(run) for run in (before, now))
-    names = [name for name in (*new, *(name for name in old if name not in new)) if name not in NOT_COMPARED]
+    names = [name for name in (*new, *(name for name in old if name not in new)) if not _within(name, NOT_COMPARED)]
     sides = {name: (old.get(name, UNSET), new.get(name, UNSET)) for name in names}
     return {name: (there, here) for name, (there, here) in sides.items() if there != here}
 

@@ -11,11 +11,20 @@ from launcher.processes.errors import SettingsError, closest
 USAGE = """\
 torchrun --nproc-per-node=N -m launcher [key=value ...]
 python -m launcher [key=value ...]           (also the command: evenshard)
+... -m key=value,value ...                   a sweep: a job for each combination of values
 python -m launcher inspect RUN_DIR           what a run folder holds, and where its run would continue"""
 INSPECT = "inspect"
 
 
-HYDRA_SETTINGS = ("hydra.run.dir", "hydra.job.chdir", "hydra.job.name", "hydra.searchpath")
+HYDRA_SETTINGS = (
+    "hydra.run.dir",
+    "hydra.job.chdir",
+    "hydra.job.name",
+    "hydra.searchpath",
+    "hydra.sweep.",
+    "hydra.sweeper",
+    "hydra/sweeper",
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class CommandLine:
         help: print the help and stop.
         version: print the versions and stop.
         inspect: the run folder to tell about.
+        multirun: whether this is a sweep.
+        job: the file with the settings of a job, for a process that a sweep started.
     """
 
     overrides: tuple[str, ...]
@@ -41,13 +52,19 @@ class CommandLine:
     help: bool = False
     version: bool = False
     inspect: str | None = None
+    multirun: bool = False
+    job: str | None = None
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about overrides of Hydra's own settings that change nothing here."""
+        """What the user should know about overrides that change nothing here."""
         names = [text.lstrip("+~").split("=")[0] for text in self.overrides]
         idle = [n for n in names if n.startswith(("hydra.", "hydra/")) and not n.startswith(HYDRA_SETTINGS)]
-        return [f"{name} changes nothing: the launcher keeps its own logs and folders" for name in idle]
+        lone = [name for name in names if name.startswith("sweep.") and not self.multirun]
+        return [
+            *(f"{name} changes nothing: the launcher keeps its own logs and folders" for name in idle),
+            *(f"{name} changes nothing: it is for sweeps, with -m" for name in lone),
+        ]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,6 +79,7 @@ def _parser() -> _Parser:
     parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--config-name", "-cn", default="config")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("overrides", nargs="*")
@@ -80,12 +98,16 @@ def parse(arguments: list[str]) -> CommandLine:
         _refuse_flag(word, parser)
     if found.overrides[:1] == [INSPECT]:
         return CommandLine((), inspect=_run_folder_of(found.overrides[1:]))
-    if found.multirun:
-        raise SettingsError(
-            "--multirun: sweeps are not part of this version; give one value per key and start each run"
-        )
     return CommandLine(
-        tuple(found.overrides), found.config_name, found.config_dir, found.cfg, found.resolve, found.help, found.version
+        overrides=tuple(found.overrides),
+        config_name=found.config_name,
+        config_dir=found.config_dir,
+        show=found.cfg,
+        resolve=found.resolve,
+        help=found.help,
+        version=found.version,
+        multirun=found.multirun,
+        job=found.job,
     )
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeAlias, get_type_hints
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -25,6 +28,7 @@ from launcher.processes.errors import SettingsError, first_line
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PATHS = ("data.root", "checkpoint.load", "checkpoint.resume", "launch.log_dir")
+FindFolder: TypeAlias = Callable[[DictConfig], Path]
 COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError, AttributeError)
 
 
@@ -51,6 +55,28 @@ def config_dir() -> Path:
     return inside if inside.is_dir() else PACKAGE.parent / "conf"
 
 
+@contextmanager
+def configs_of(line: CommandLine) -> Iterator[None]:
+    """Hydra, for the length of the block, finds the shipped configs and those of the user."""
+    ConfigStore.instance().store("schema", RunConfig)
+    with initialize_config_dir(str(config_dir()), job_name="evenshard", version_base="1.3"):
+        if line.config_dir:
+            _add_config_dir(line.config_dir)
+        yield
+
+
+@contextmanager
+def _in_hydras_words(line: CommandLine) -> Iterator[None]:
+    try:
+        yield
+    except COMPOSING as error:
+        raise SettingsError(explain(line, error, _folders(line))) from error
+
+
+def _run_dir(config: DictConfig) -> Path:
+    return Path(config.hydra.run.dir).absolute()
+
+
 def compose_run(line: CommandLine, folder: Path | None = None) -> Composed:
     """Compose, resolve and check the settings.
 
@@ -62,10 +88,34 @@ def compose_run(line: CommandLine, folder: Path | None = None) -> Composed:
     Raises:
         SettingsError: for whatever is wrong with them, in the words of the config.
     """
-    config = compose_config(line, folder)
+    return _composed(line, lambda config: folder or _run_dir(config))
+
+
+def compose_job(line: CommandLine, number: int, sweep_dir: Path) -> Composed:
+    """Compose, resolve and check the settings of a job of a sweep, whose run folder lies in ``sweep_dir``.
+
+    Args:
+        line: what the user would have typed for this job alone.
+        number: of the job; what ``${hydra:job.num}`` stands for.
+        sweep_dir: the folder of the sweep.
+
+    Raises:
+        SettingsError: for whatever is wrong with them, in the words of the config.
+    """
+
+    def find_folder(config: DictConfig) -> Path:
+        config.hydra.job.num, config.hydra.job.id = number, str(number)
+        config.hydra.sweep.dir = str(sweep_dir)
+        return sweep_dir / str(config.hydra.sweep.subdir)
+
+    return _composed(line, find_folder)
+
+
+def _composed(line: CommandLine, find_folder: FindFolder) -> Composed:
+    config = compose_config(line, find_folder)
     template = _raw(config, "hydra.run.dir")
     with _in_plain_words():
-        run_dir, chdir = Path(config.hydra.run.dir).absolute(), bool(config.hydra.job.chdir)
+        run_dir, chdir = Path(config.hydra.runtime.output_dir), bool(config.hydra.job.chdir)
         run = OmegaConf.to_object(_without_hydra(config))
     if not isinstance(run, RunConfig):
         raise SettingsError(
@@ -74,22 +124,36 @@ def compose_run(line: CommandLine, folder: Path | None = None) -> Composed:
     return Composed(RunConfig.from_json(run.to_json()), run_dir, "${now:" in template, chdir)
 
 
-def compose_config(line: CommandLine, folder: Path | None = None) -> DictConfig:
+def compose_config(line: CommandLine, find_folder: FindFolder = _run_dir) -> DictConfig:
     """Compose the configs, with every key known and every path absolute; interpolations stay."""
-    ConfigStore.instance().store("schema", RunConfig)
-    with initialize_config_dir(str(config_dir()), job_name="evenshard", version_base="1.3"):
-        if line.config_dir:
-            _add_config_dir(line.config_dir)
-        try:
-            config = compose(line.config_name, list(line.overrides), return_hydra_config=True)
-        except COMPOSING as error:
-            raise SettingsError(explain(line, error, _folders(line))) from error
+    with configs_of(line), _in_hydras_words(line):
+        config = compose(line.config_name, list(line.overrides), return_hydra_config=True)
     unknown = next(_unknown_keys(config), None)
     if unknown:
         raise SettingsError(no_such_key(unknown, known_keys()))
     with _in_plain_words():
-        _fill_in(config, folder)
+        _fill_in(config, find_folder)
     return config
+
+
+def sweeper_config(line: CommandLine) -> tuple[DictConfig, ConfigLoader]:
+    """The config that Hydra makes its sweeper of, and what loads the configs that its jobs are made of.
+
+    Raises:
+        SettingsError: for whatever is wrong with it.
+    """
+    with configs_of(line), _in_hydras_words(line):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None  # noqa: S101 - it has just started
+        config = hydra.compose_config(line.config_name, list(line.overrides), RunMode.MULTIRUN, from_shell=False)
+        return config, hydra.config_loader
+
+
+def without_swept(line: CommandLine) -> CommandLine:
+    """The command line without the overrides that have several values."""
+    parsed = OverridesParser.create().parse_overrides(list(line.overrides))
+    kept = [text for text, override in zip(line.overrides, parsed, strict=True) if not override.is_sweep_override()]
+    return replace(line, overrides=tuple(kept))
 
 
 def show_config(line: CommandLine) -> str:
@@ -137,10 +201,10 @@ def _raw(config: DictConfig, key: str) -> str:
     return str(OmegaConf.to_container(OmegaConf.select(config, parent), resolve=False)[name])  # type: ignore[call-overload,index]
 
 
-def _fill_in(config: DictConfig, folder: Path | None) -> None:
+def _fill_in(config: DictConfig, find_folder: FindFolder) -> None:
     """Let ``${hydra:...}`` stand for what Hydra knows; take relative paths as seen from where the command is given."""
     with open_dict(config):
-        config.hydra.runtime.output_dir = str(folder or Path(config.hydra.run.dir).absolute())
+        config.hydra.runtime.output_dir = str(find_folder(config))
     HydraConfig.instance().set_config(config)
     for key in PATHS:
         value = OmegaConf.select(config, key)

@@ -55,7 +55,10 @@ def _of_override(line: CommandLine, text: str, cause: BaseException) -> str | No
     if match := re.match(r"Error merging override (.*)", text):
         return f"{match[1]}: {first_line(cause)}"
     if text.startswith("Ambiguous value"):
-        return f"{text.splitlines()[0]}; give one value, a list as key=[a,b], or quote it: key='a,b'"
+        ways = "give one value, a list as key=[a,b], or quote it: key='a,b'; to sweep over the values add -m"
+        return f"{text.splitlines()[0]}; {ways}"
+    if match := re.match(r"Sweep parameters '(.*?)=(.*)' requires --multirun", text):
+        return f"{match[1]}={match[2]} has many values: to sweep over them add -m"
     return None
 
 

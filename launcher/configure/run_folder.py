@@ -38,7 +38,7 @@ def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitSt
     if path.is_file():
         raise SettingsError(f"hydra.run.dir={path} is a file; give a folder")
     try:
-        folder = _first_free(path) if always_new else path
+        folder = first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
         hold(folder, held)
         if _never_began(folder):
@@ -56,8 +56,10 @@ def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitSt
     return folder, False
 
 
-def hold(folder: Path, held: ExitStack, patience_s: float = 0.0) -> None:
-    """Keep others out of a run folder until ``held`` is closed or the process is gone; sweep what dead writers left.
+def hold(folder: Path, held: ExitStack, patience_s: float = 0.0, option: str = "hydra.run.dir") -> None:
+    """Keep others out of the folder of a run or a sweep until ``held`` is closed or the process is gone.
+
+    What dead writers left is swept.
 
     Raises:
         SettingsError: where another process works in it, also after ``patience_s`` seconds.
@@ -66,7 +68,7 @@ def hold(folder: Path, held: ExitStack, patience_s: float = 0.0) -> None:
         held.enter_context(lock(folder / LOCK, patience_s))
     except InUseError as error:
         raise SettingsError(
-            f"hydra.run.dir={folder} is in use by {error}; wait until that run has ended, or give another folder"
+            f"{option}={folder} is in use by {error}; wait until that has ended, or give another folder"
         ) from error
     store.sweep(folder / store.FOLDER)
 
@@ -93,7 +95,8 @@ def _has_checkpoints(folder: Path) -> bool:
     return bool(store.generations(folder / store.FOLDER))
 
 
-def _first_free(path: Path) -> Path:
+def first_free(path: Path) -> Path:
+    """Make a folder of this name, or with a number behind it where it is there already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count():
         folder = path.with_name(f"{path.name}_{number}") if number else path

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, TypeAlias, get_type_hints
 
 from launcher.configure.launch import LaunchConfig
+from launcher.configure.sweep import SweepConfig
 from launcher.processes.errors import SettingsError, one_of
 from launcher.processes.errors import at_least as _at_least
 from samplers import TAILS
@@ -243,6 +244,7 @@ class RunConfig:
         trainer: the loop.
         checkpoint: what is kept.
         launch: the processes.
+        sweep: many runs from one command.
         ddp: arguments passed on to DistributedDataParallel.
         vars: values of the user's own, for interpolation.
     """
@@ -261,6 +263,7 @@ class RunConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     ddp: Node = field(default_factory=dict)
     vars: Node = field(default_factory=dict)
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from launcher.processes.errors import SettingsError
 
 OWN_LAUNCHER = "evenshard"
-"""The role of ranks that ``launch.processes`` started."""
+"""The role of ranks that ``launch.processes`` or a sweep started."""
+STARTED_WITH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+STARTED_BY = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 SLURM_PORTS = range(20_000, 32_000)  # below those that the system hands out
 
 
@@ -144,3 +146,43 @@ def _first_host(nodes: str) -> str:
     """The first host of Slurm's ``"gpu[03-05,9]-ib,cpu1"``: ``"gpu03-ib"``."""
     found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
     return "".join(part or "" for part in found.groups()) if found else nodes
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a job and the store that they meet at.
+
+    Attributes:
+        size: ranks in all.
+        host: address of the store.
+        port: of the store.
+        attempt: how often they were started before.
+        max_restarts: how often they will be at most.
+    """
+
+    size: int
+    host: str
+    port: int
+    attempt: int = 0
+    max_restarts: int = 0
+
+    def variables(self, rank: int, local_rank: int, local_world_size: int) -> dict[str, str]:
+        """What a rank finds in its environment: what an elastic agent of torch sets, whose part the sweep takes."""
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(local_world_size),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+            "ROLE_NAME": OWN_LAUNCHER,
+            "TORCHELASTIC_RUN_ID": "sweep",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": str(self.attempt),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
+        }
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a job's processes take over from this one: all but how this one was itself started."""
+    return {k: v for k, v in environment.items() if k not in STARTED_WITH and not k.startswith(STARTED_BY)}

@@ -88,5 +88,6 @@ class Devices:
 
     def _too_few(self, jobs: int, processes: int) -> str:
         if self.kind == "cuda":
-            return f"{jobs} jobs of {processes} processes need {jobs * processes} CUDA devices, and there are {len(self.names)}"
+            needed = f"{jobs} jobs of {processes} processes need {jobs * processes} CUDA devices"
+            return f"{needed}, and there are {len(self.names)}"
         return f"{jobs} jobs need a core each, and there are {len(self.names)}"

@@ -35,15 +35,15 @@ class BestRule:
     metric: str | None = None
 
     @classmethod
-    def parse(cls, text: str | None, metrics: Collection[str]) -> BestRule:
-        """Read ``accuracy`` or ``-loss``, also as ``test/accuracy`` and ``-test/loss``.
+    def parse(cls, text: str | None, metrics: Collection[str], option: str = "checkpoint.keep_best") -> BestRule:
+        """Read ``accuracy`` or ``-loss``, also as ``test/accuracy`` and ``-test/loss``, the value of ``option``.
 
         Raises:
             SettingsError: for a metric that is not evaluated, and for the highest loss, which nobody wants.
         """
         sign = "-" if text and text.startswith("-") else ""
         name = (text or "").removeprefix(sign).removeprefix("test/")
-        setting = f"checkpoint.keep_best={text}"
+        setting = f"{option}={text}"
         if text and not metrics:
             raise SettingsError(f"{setting}: nothing is evaluated without data.test")
         if text and name not in metrics:
@@ -51,7 +51,7 @@ class BestRule:
                 f"{setting}: {name} is not evaluated{closest(name, metrics)}; there are {', '.join(metrics)}"
             )
         if text and sign + name == "loss":
-            raise SettingsError(f"{setting} would keep the highest loss; set checkpoint.keep_best=-loss")
+            raise SettingsError(f"{setting} takes the highest loss for the best; set {option}=-loss")
         return cls(sign + name or None)
 
     def better(self, before: Best | None, results: Mapping[str, float], step: int) -> Best | None:

@@ -326,7 +326,7 @@ WRONG = {
     "checkpoint.expected_failure_s=0": "checkpoint.expected_failure_s=0.0 is too small: the least is 1",
     "checkpoint.on_error=ignore": "checkpoint.on_error=ignore is not one of stop, warn",
     "checkpoint.keep_best=acuracy": "acuracy is not evaluated; did you mean 'accuracy'?",
-    "checkpoint.keep_best=test/loss": "would keep the highest loss; set checkpoint.keep_best=-loss",
+    "checkpoint.keep_best=test/loss": "takes the highest loss for the best; set checkpoint.keep_best=-loss",
     "checkpoint.keep_best=accuracy data.test=null": "nothing is evaluated without data.test",
     "checkpoint.keep_best=-loss trainer.evaluate_every=0": "",
     "trainer.patience=0": "trainer.patience=0 is too small: the least is 1",

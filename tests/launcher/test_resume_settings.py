@@ -88,7 +88,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
     )
     assert (first.status, second.status) == (0, 2)
     assert second.error.startswith(f"error: hydra.run.dir={tmp_path}/run is in use by process ")
-    assert second.error.endswith("; wait until that run has ended, or give another folder\n")
+    assert second.error.endswith("; wait until that has ended, or give another folder\n")
     assert first.state["step"] == 2
 
 

@@ -42,7 +42,6 @@ WRONG = [
     ("--hepl", "unknown flag --hepl; did you mean '--help'?"),
     ("--epochs=3", "unknown flag --epochs; settings are given without dashes, as in optimizer.lr=0.1"),
     ("--cfg=jbo", "argument --cfg/-c: invalid choice: 'jbo'"),
-    ("--multirun", "--multirun: sweeps are not part of this version"),
     ("--config-dir=nowhere", "--config-dir=nowhere: there is no folder "),
     ("--config-name=nothing", "--config-name=nothing: there is no config nothing.yaml in "),
     ("batch.too_many_devices=error batch.min_per_device=12", "batch.global_size=12 feeds 1 device with "),

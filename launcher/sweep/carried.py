@@ -1,0 +1,95 @@
+"""A sweep whose jobs run: from the sweeper's first job to the results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from launcher.files import replace_file
+from launcher.processes import errors
+from launcher.sweep.changes import About
+from launcher.sweep.composer import Composer
+from launcher.sweep.engine import Engine
+from launcher.sweep.jobs import DONE, Job, Record, Source
+from launcher.sweep.plugin import Listed
+from launcher.sweep.results import summary, to_csv
+from launcher.sweep.view import view_of
+
+RESULTS = "results.csv"
+
+
+@dataclass
+class Carried:
+    """A sweep as sweepers drive it.
+
+    Attributes:
+        composer: makes jobs.
+        engine: runs them.
+        console: where the user looks.
+        held: ends what is seen there.
+        plans: no.
+    """
+
+    composer: Composer
+    engine: Engine
+    console: Console
+    held: ExitStack
+    plans: bool = False
+    _seen: bool = field(default=False, init=False)
+
+    @property
+    def metric(self) -> str | None:
+        """``sweep.metric``."""
+        return self.engine.metric
+
+    @property
+    def sweep_dir(self) -> Path:
+        """The folder of the sweep."""
+        return self.engine.ledger.sweep_dir
+
+    @property
+    def parallel(self) -> int:
+        """How many jobs run at a time."""
+        return self.engine.crew.parallel
+
+    def compose(self, number: int, overrides: Sequence[str]) -> Job:
+        """A job, composed and checked, under the number that it has if an earlier start knew it."""
+        ledger = self.engine.ledger
+        job = self.composer.compose(ledger.number_for(overrides, number), overrides)
+        ledger.of(job)
+        return job
+
+    def run(self, source: Source) -> list[Record]:
+        """Run jobs until the source has no more; returns what is known of all, by number."""
+        if not self._seen:
+            self._seen = True
+            total = len(self.engine.ledger.records) if isinstance(source, Listed) else None
+            about = About(total, self.metric, _shown(self.sweep_dir), self.engine.crew.devices)
+            self.engine.view = self.held.enter_context(view_of(self.console, about))
+        self.engine.run(source)
+        return self.engine.ledger.records
+
+    def conclude(self) -> int:
+        """Write the results and tell of them; returns the exit status."""
+        records = self.engine.ledger.records
+        if self.engine.signals.wish:
+            state, status = "preempted", errors.PREEMPTED
+        elif all(record.state in DONE for record in records):
+            state, status = "finished", errors.FINISHED
+        else:
+            state, status = "failed", errors.FAILED
+        self.engine.ledger.write(state)
+        replace_file(self.sweep_dir / RESULTS, to_csv(records))
+        width = self.console.width
+        sys.stdout.write(summary(records, self.metric, None, _shown(self.sweep_dir), width).rstrip() + "\n")
+        return status
+
+
+def _shown(folder: Path) -> Path:
+    """As seen from here, where it lies below."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

@@ -1,0 +1,76 @@
+"""What became of a job, from what its processes left."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.observe.status import Status
+from launcher.processes import errors
+from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, STOPPED
+
+MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+
+def ended_as(status: Status, failed_first: tuple[int, int] | None) -> str:
+    """The state of a job whose processes are gone.
+
+    Args:
+        status: what it left in status.json.
+        failed_first: rank and exit status of the first rank that did not end well; None: all did.
+    """
+    if failed_first is None and status.state in (FINISHED, STOPPED):
+        return status.state
+    preempted = failed_first is not None and failed_first[1] == errors.PREEMPTED
+    return PREEMPTED if preempted else FAILED
+
+
+def cause_of(status: Status, failed_first: tuple[int, int] | None, kills_for_memory: int = 0) -> str:
+    """Why a job failed, in one line.
+
+    Args:
+        status: what it left in status.json.
+        failed_first: rank and exit status of the first rank that did not end well; a signal: its number below zero.
+        kills_for_memory: processes that the system killed for memory meanwhile.
+    """
+    if status.error:
+        message = str(status.error.get("message", "")).strip().splitlines()
+        return f"rank {status.error.get('rank')}: {status.error.get('type')}: {message[0] if message else ''}"
+    if failed_first is None:
+        return "its processes ended before the run did"
+    rank, code = failed_first
+    if code == -signal.SIGKILL and kills_for_memory:
+        return f"rank {rank} was killed by SIGKILL: the system ran out of memory"
+    if code < 0:
+        return f"rank {rank} was killed by {signal_name(-code)}"
+    if code == errors.WRONG_SETTINGS:
+        return "its settings are wrong"
+    return f"rank {rank} ended with exit status {code}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def kills_for_memory(events: Path = MEMORY_EVENTS) -> int:
+    """How many processes of this control group the system has killed for memory; 0 where it does not tell."""
+    try:
+        counts = dict(line.split() for line in events.read_text(encoding="ascii").splitlines())
+        return int(counts.get("oom_kill", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def value_of(metrics: Mapping[str, float], metric: str | None) -> float | None:
+    """The value of ``sweep.metric`` among the last metrics of a job; None where it has none that is a number."""
+    if metric is None:
+        return None
+    name = metric.lstrip("-")
+    value = metrics.get(name if name.startswith("test/") else f"test/{name}")
+    return None if value is None or math.isnan(value) else float(value)

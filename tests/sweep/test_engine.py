@@ -1,0 +1,131 @@
+"""The jobs of a sweep: when they start, on which devices, what becomes of them; without processes."""
+
+import json
+
+import pytest
+
+from launcher.sweep import engine
+from launcher.sweep.plugin import Listed
+from launcher.sweep.pool import Pool
+from tests.sweep.fakes import FakeCrew, after, engine_of, job_of
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(engine, "LOOK_S", 0.0)
+    monkeypatch.setattr(engine, "STATUS_S", 0.0)
+
+
+def crew_of(scripts, parallel=1, devices="ab", per_job=1):
+    return FakeCrew(Pool(devices, parallel), per_job, dict(enumerate(scripts)), parallel)
+
+
+def states(swept):
+    return [record.state for record in swept.ledger.records]
+
+
+def test_a_slot_that_is_free_is_filled_at_once(tmp_path):
+    crew = crew_of([[after(50)], [after(10)], [after(10)], [after(10)]], parallel=2)
+    swept = engine_of(tmp_path, crew)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(4)))
+    assert states(swept) == ["finished"] * 4
+    assert swept.view.shown <= 52  # 5, 1, 1, 1 on two slots: as long as the longest
+
+
+def test_sets_of_devices_never_overlap(tmp_path):
+    crew = crew_of([[after(1 + (7 * n) % 5)] for n in range(20)], parallel=2, devices="abcd", per_job=2)
+    engine_of(tmp_path, crew).run(Listed(job_of(tmp_path, n) for n in range(20)))
+    assert len(crew.history) == 20
+    for held in crew.history:
+        names = [name for devices in held.values() for name in devices]
+        assert len(names) == len(set(names)) == 2 * len(held)
+    assert max(len(held) for held in crew.history) == 2
+
+
+def test_a_job_that_fails_is_named_and_the_others_go_on(tmp_path):
+    crew = crew_of([[after(2)], [after(2, status=-11, state="running")], [after(2)]])
+    swept = engine_of(tmp_path, crew)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(3)))
+    assert states(swept) == ["finished", "failed", "finished"]
+    assert swept.ledger.records[1].cause == "rank 0 was killed by SIGSEGV"
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, ["failed", "waiting"]), (2, ["failed", "failed", "waiting"])])
+def test_so_many_failures_end_a_sweep(tmp_path, most, expected):
+    crew = crew_of([[after(1, status=1, state="running")]] * 4)
+    swept = engine_of(tmp_path, crew, most_failures=most)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(4)))
+    assert len(crew.started) == most
+    assert states(swept)[:most] == expected[:most]
+
+
+def test_restarts_are_for_jobs_that_may_have_them(tmp_path):
+    failing, ending = after(1, status=1, state="running"), after(1)
+    crew = crew_of([[failing, failing, ending], [failing, ending], [after(1, status=2, state="running"), ending]])
+    swept = engine_of(tmp_path, crew)
+    swept.run(Listed([job_of(tmp_path, 0, max_restarts=2), job_of(tmp_path, 1), job_of(tmp_path, 2, max_restarts=1)]))
+    assert crew.started == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
+    assert states(swept) == ["finished", "failed", "failed"]
+    assert [record.attempts for record in swept.ledger.records] == [3, 1, 1]
+
+
+def test_a_job_that_runs_too_long_is_ended(tmp_path):
+    crew = crew_of([[after(10**9)], [after(1)]])
+    swept = engine_of(tmp_path, crew, timeout_s=0.05)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
+    assert states(swept) == ["failed", "finished"]
+    assert swept.ledger.records[0].cause == "ran past sweep.job_timeout_s=0.05"
+
+
+def test_jobs_of_the_same_settings_run_once(tmp_path):
+    crew = crew_of([[after(3, metrics={"test/accuracy": 0.5})]] * 4, parallel=2)
+    swept = engine_of(tmp_path, crew, metric="accuracy")
+    overrides = [("a=0.1", "b=1"), ("b=1", "a=0.10"), ("a=0.2", "b=1"), ("a=0.2", "+b=1")]
+    swept.run(Listed(job_of(tmp_path, n, *words) for n, words in enumerate(overrides)))
+    assert crew.started == [(0, 0), (2, 0)]
+    assert [record.same_as for record in swept.ledger.records] == [None, 0, None, 2]
+    assert [record.value for record in swept.ledger.records] == [0.5] * 4
+    assert swept.view.said[0] == "job 1 has the settings of job 0, whose results it takes"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "value"), [({"test/accuracy": 0.5}, 0.5), ({}, None), ({"test/accuracy": None}, None)]
+)
+def test_the_value_of_a_job_is_the_last_of_its_metric(tmp_path, metrics, value):
+    swept = engine_of(tmp_path, crew_of([[after(1, metrics=metrics)]]), metric="accuracy")
+    swept.run(Listed([job_of(tmp_path, 0)]))
+    assert swept.ledger.records[0].value == value
+
+
+def test_a_sweep_that_goes_on_runs_what_is_missing(tmp_path):
+    first = engine_of(tmp_path, crew_of([[after(1)], [after(1, status=1, state="running")], [after(1)]]))
+    first.run(Listed(job_of(tmp_path, n) for n in range(2)))
+    crew = crew_of([[after(1)]] * 4)
+    second = engine_of(tmp_path, crew)
+    second.run(Listed(job_of(tmp_path, n) for n in range(4)))
+    assert crew.started == [(1, 0), (2, 0), (3, 0)]
+    assert states(second) == ["finished"] * 4
+
+
+def test_the_file_holds_every_job_at_every_moment(tmp_path):
+    found = []
+
+    class Looking(Listed):
+        def tell(self, _record):
+            found.append(json.loads((tmp_path / "sweep.json").read_text())["jobs"])
+
+    engine_of(tmp_path, crew_of([[after(1)]] * 3)).run(Looking(job_of(tmp_path, n) for n in range(3)))
+    assert [[job["state"] for job in jobs] for jobs in found] == [["finished"] * n for n in (1, 2, 3)]
+
+
+class Pruning(Listed):
+    def prunes(self, record):
+        return record.metrics.get("test/accuracy") == 0.1
+
+
+def test_a_job_that_is_not_worth_it_is_ended(tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "status.json").write_text(json.dumps({"metrics": {"test/accuracy": 0.1}}))
+    swept = engine_of(tmp_path, crew_of([[after(10**9, metrics={"test/accuracy": 0.1})]]), metric="accuracy")
+    swept.run(Pruning([job_of(tmp_path, 0)]))
+    assert [(record.state, record.value) for record in swept.ledger.records] == [("pruned", 0.1)]
