@@ -19,12 +19,14 @@ import torch.distributed as dist
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.failures import AnotherFailedError, failure_key
+from launcher.processes.network import address_towards, interface_of, is_loopback
 from launcher.processes.signals import Signals
 
 NAMESPACE = "evenshard"
 MEETING_TIMEOUT = timedelta(seconds=600)
 SEE_OFF = timedelta(seconds=10)
 LOOK_S = 0.5
+INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def meet(rank: Rank) -> dist.Store:
@@ -84,11 +86,14 @@ def process_group(
     if rank.world_size == 1:
         yield
         return
+    ours = dist.PrefixStore(f"group/{rank.attempt}", store)
     if rank.one_node:
         _stay_on_this_node()
+    else:
+        _reach_the_other_nodes(ours, rank, world_size)
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore(f"group/{rank.attempt}", store),
+        store=ours,
         rank=rank.rank,
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
@@ -102,7 +107,24 @@ def _stay_on_this_node() -> None:
     """Let gloo talk over the loopback interface: a host name need not resolve, and no port is open to others."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.family == socket.AF_INET and a.address.startswith("127.") for a in addresses):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault(INTERFACE, name)
+
+
+def _reach_the_other_nodes(store: dist.Store, rank: Rank, world_size: int) -> None:
+    """Let gloo talk over the interface that leads to the other nodes, rather than the one that the host is named for.
+
+    It is the one from which this rank reaches the store; where the store is on this node and goes by a name that
+    stands for this node only here, the one from which it reaches a rank elsewhere.
+    """
+    address = address_towards(rank.host, rank.port)
+    store.set(f"address/{rank.rank}", address)
+    if is_loopback(address):
+        others = (store.get(f"address/{other}").decode() for other in range(world_size))
+        elsewhere = next((other for other in others if not is_loopback(other)), address)
+        address = address_towards(elsewhere, rank.port)
+    name = interface_of(address)
+    if name is not None:
+        os.environ.setdefault(INTERFACE, name)
 
 
 def wait_for_the_end(store: dist.Store, rank: Rank, signals: Signals) -> str:
