@@ -1,0 +1,127 @@
+"""``hydra/sweeper=optuna`` composes, and Hydra makes the sweeper of it."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import OmegaConf
+
+from launcher.configure.command_line import parse
+from launcher.configure.compose import compose_config, config_dir
+from launcher.processes.errors import SettingsError
+from launcher.sweep.optuna_sweeper import OptunaSweeper
+from launcher.sweep.study import Sampling, build_pruner
+from tests.sweep.searching import FormulaLauncher
+
+FOLDER = config_dir() / "hydra" / "sweeper"
+SAMPLERS = sorted(path.stem for path in (FOLDER / "sampler").glob("*.yaml"))
+PRUNERS = sorted(path.stem for path in (FOLDER / "pruner").glob("*.yaml"))
+
+
+class Shipped(Launcher):
+    """Stands where the launcher of the package stands."""
+
+    def __init__(self, place):
+        self.plans, self.formula = False, FormulaLauncher(Path(place))
+
+    def setup(self, **_):
+        pass
+
+    def launch(self, *_):
+        raise AssertionError
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Makes the sweeper as Hydra does, which looks for plugins in a package of this name."""
+    package, module = ModuleType("hydra_plugins"), ModuleType("hydra_plugins.evenshard")
+    package.evenshard = module
+    for plugin in (OptunaSweeper, Shipped):
+        monkeypatch.setattr(plugin, "__module__", module.__name__)
+        setattr(module, plugin.__name__, plugin)
+        Plugins.instance().register(plugin)
+    for name in (package, module):
+        monkeypatch.setitem(sys.modules, name.__name__, name)
+    return make
+
+
+def make(*words, place="."):
+    node = compose_config(parse(["hydra/sweeper=optuna", *words])).hydra.sweeper
+    launcher = {"_target_": "hydra_plugins.evenshard.Shipped", "place": str(place)}
+    config = OmegaConf.create({"hydra": {"sweeper": OmegaConf.to_container(node, resolve=False), "launcher": launcher}})
+    return Plugins.instance().instantiate_sweeper(
+        hydra_context=HydraContext(config_loader=None, callbacks=None), task_function=print, config=config
+    )
+
+
+def test_what_is_said_nowhere_else_is_shipped(made):
+    search = made().search
+    assert (search.direction, search.n_trials, search.seed, search.storage, search.study_name) == (
+        None,
+        20,
+        0,
+        None,
+        None,
+    )
+    assert search.params == {}
+    assert search.sampler["_target_"] == "optuna.samplers.TPESampler"
+    assert search.pruner == {"_target_": "optuna.pruners.NopPruner"}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_each_shipped_sampler_is_built(made, sampler):
+    search = made(f"hydra/sweeper/sampler={sampler}", "hydra.sweeper.seed=7").search
+    assert search.sampler["seed"] == 7
+    assert Sampling(search.sampler, search.seed).sampler(0)
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_each_shipped_pruner_is_built(made, pruner):
+    assert build_pruner(made(f"hydra/sweeper/pruner={pruner}").search.pruner)
+
+
+def test_the_command_line_reaches_the_sweeper(made):
+    search = made(
+        "hydra.sweeper.n_trials=3",
+        "hydra.sweeper.sampler.n_startup_trials=1",
+        "hydra.sweeper.sampler.seed=5",
+        "hydra/sweeper/pruner=median",
+        "hydra.sweeper.pruner.n_warmup_steps=100",
+        "hydra.sweeper.storage='sqlite:///a.db'",
+        "+hydra.sweeper.params.optimizer.lr='tag(log, interval(1e-3, 1))'",
+    ).search
+    assert search.n_trials == 3
+    assert (search.sampler["n_startup_trials"], search.sampler["seed"]) == (1, 5)
+    assert search.pruner["n_warmup_steps"] == 100
+    assert search.storage == "sqlite:///a.db"
+    assert search.params == {"optimizer": {"lr": "tag(log, interval(1e-3, 1))"}}
+
+
+def test_a_config_of_ones_own_may_hold_the_search(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "search.yaml").write_text(
+        "# @package _global_\n"
+        "defaults:\n  - override /hydra/sweeper: optuna\n"
+        "hydra:\n  sweeper:\n    n_trials: 7\n    params:\n      optimizer.lr: interval(0.1, 1)\n      seed: 1,2\n"
+    )
+    config = compose_config(parse([f"--config-dir={tmp_path}", "experiment=search"]))
+    search = OptunaSweeper(**{k: v for k, v in config.hydra.sweeper.items() if not k.startswith("_")}).search
+    assert search.n_trials == 7
+    assert search.params == {"optimizer.lr": "interval(0.1, 1)", "seed": "1,2"}
+
+
+def test_a_setting_that_there_is_not_is_named(made):
+    with pytest.raises(
+        SettingsError, match=r"^hydra.sweeper.n_jobs is no setting of hydra/sweeper=optuna: set sweep.paral"
+    ):
+        made("+hydra.sweeper.n_jobs=2").sweep(["x=interval(0,1)"])
+
+
+def test_the_sweeper_that_hydra_made_sweeps(made, tmp_path):
+    sweeper = made("hydra.sweeper.n_trials=2", place=tmp_path)
+    sweeper.launcher = sweeper.launcher.formula
+    assert len(sweeper.sweep(["x=interval(0,1)"])) == 2
