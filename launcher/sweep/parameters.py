@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -57,5 +58,5 @@ def value_of(text: str) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value lies on a scale; true and false do not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value lies on a scale; true, false and inf do not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

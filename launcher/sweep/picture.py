@@ -94,7 +94,7 @@ class Axis:
         True
         """
         values = [value_of(text) for text in texts]
-        if not all(is_number(value) and math.isfinite(value) for value in values):
+        if not all(map(is_number, values)):
             order = {text: float(place) for place, text in enumerate(dict.fromkeys(texts))}
             return cls(tuple(order[text] for text in texts), {place: text for text, place in order.items()})
         places = tuple(float(value) for value in values)
