@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 log = logging.getLogger(__name__)
+PATIENCE = 10
+"""Trials that may be refused before the first is not."""
 Compose: TypeAlias = Callable[[int, Sequence[str]], Job]
 
 
@@ -67,15 +69,13 @@ class OptunaSource:
     """A ``Source``: job numbers are trial numbers, and each trial is given out once and told once.
 
     A trial that was given out before a restart, and is not over, is given out again, with its number and values, before
-    new ones are drawn. One whose settings are refused counts as failed, and the next is drawn.
+    new ones are drawn. One whose settings are refused counts as failed, and the next is drawn; where the first ones all
+    are, the search is at fault rather than the trials.
 
     Args:
         kept: the study; nobody else adds to it meanwhile.
         goal: of the search.
         compose: a job from its number and its overrides.
-
-    Attributes:
-        refused: why trials were not started.
     """
 
     def __init__(self, kept: Kept, goal: Goal, compose: Compose) -> None:
@@ -84,20 +84,33 @@ class OptunaSource:
         self._compose = compose
         self._left = kept.running()
         self._out: dict[int, Out] = {}
-        self.refused: list[SettingsError] = []
+        self._refused: list[tuple[Trial, SettingsError]] = []
+        self._has_begun = False
 
     def ask(self) -> Job | None:
-        """The job of the next trial; None where there are as many as there may be."""
-        while (out := self._next()) is not None:
-            number = out.trial.number
-            try:
-                job = self._compose(number, self._goal.space.overrides(out.trial))
-            except SettingsError as error:
-                self._refuse(out.trial, error)
-                continue
-            self._out[number] = out
-            return job
+        """The job of the next trial; None where there are as many as there may be.
+
+        Raises:
+            SettingsError: where no trial can be composed.
+        """
+        while (self._has_begun or len(self._refused) < PATIENCE) and (out := self._next()) is not None:
+            if job := self._job_of(out.trial):
+                self._has_begun = True
+                self._out[job.number] = out
+                self._give_up_refused()
+                return job
+        if self._refused and not self._has_begun:
+            raise self._refused[0][1]
+        self._give_up_refused()
         return None
+
+    def _job_of(self, trial: Trial) -> Job | None:
+        """None where it is refused."""
+        try:
+            return self._compose(trial.number, self._goal.space.overrides(trial))
+        except SettingsError as error:
+            self._refused.append((trial, error))
+            return None
 
     def tell(self, record: Record) -> None:
         """A job is over; one that was preempted is not, and is given out again another time."""
@@ -141,10 +154,11 @@ class OptunaSource:
             return Out(*self._left.pop(0))
         return Out(study.ask()) if number < self._goal.n_trials else None
 
-    def _refuse(self, trial: Trial, error: SettingsError) -> None:
-        log.warning("trial %d is not started, and counts as failed: %s", trial.number, error)
-        self.refused.append(error)
-        self._tell(trial, state=load_optuna().trial.TrialState.FAIL)
+    def _give_up_refused(self) -> None:
+        for trial, error in self._refused:
+            log.warning("trial %d is not started, and counts as failed: %s", trial.number, error)
+            self._tell(trial, state=load_optuna().trial.TrialState.FAIL)
+        self._refused.clear()
 
     def _tell(self, trial: Trial, **outcome: Any) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 Number: TypeAlias = int | float
 
@@ -23,29 +23,6 @@ class Draws(Protocol):
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
         """A number."""
-
-
-class Corner:
-    """Draws one end of everything.
-
-    Args:
-        last: the last choices and upper bounds; else the first and lower ones.
-    """
-
-    def __init__(self, *, last: bool) -> None:
-        self._end = -1 if last else 0
-
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> str:  # noqa: ARG002 - of the protocol
-        """The first or the last."""
-        return choices[self._end]
-
-    def suggest_int(self, name: str, low: int, high: int, **_: Any) -> int:  # noqa: ARG002
-        """The lower or the upper bound."""
-        return (low, high)[self._end]
-
-    def suggest_float(self, name: str, low: float, high: float, **_: Any) -> float:  # noqa: ARG002
-        """The lower or the upper bound."""
-        return (low, high)[self._end]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,14 +15,13 @@ from omegaconf import DictConfig
 
 from launcher.files import replace_file
 from launcher.processes.errors import SettingsError
-from launcher.sweep.adaptive import Compose, Goal, OptunaSource
-from launcher.sweep.draws import Corner
+from launcher.sweep.adaptive import Goal, OptunaSource
 from launcher.sweep.jobs import Record
+from launcher.sweep.plugin import MODULE, Listed
 from launcher.sweep.search import Search
 from launcher.sweep.space import Space, read_space
 from launcher.sweep.study import SAMPLER, Kept, Place, Sampling, build_pruner
 
-log = logging.getLogger(__name__)
 RESULTS = "optimization_results.yaml"
 
 
@@ -36,7 +33,7 @@ class OptunaSweeper(Sweeper):
     """
 
     # Hydra makes plugins of this package only, by the dotted name of their class.
-    __module__ = "hydra_plugins.evenshard"
+    __module__ = MODULE
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -76,9 +73,7 @@ class OptunaSweeper(Sweeper):
         try:
             source = OptunaSource(kept, goal, self.launcher.compose)
             records: list[Record] = self.launcher.run(source)
-            if source.refused and not records:
-                raise source.refused[0]
-            self._tell_best(kept, goal)
+            _leave_best(kept, goal)
         finally:
             kept.close()
         return records
@@ -93,10 +88,8 @@ class OptunaSweeper(Sweeper):
             "the first of them:",
         ]
         sys.stdout.write("\n".join(lines) + "\n")
-        first = replace(goal, n_trials=1)
-        records: list[Record] = self.launcher.run(
-            OptunaSource(Kept.in_memory(goal.direction), first, self.launcher.compose)
-        )
+        first = OptunaSource(Kept.in_memory(goal.direction), goal, self.launcher.compose).ask()
+        records: list[Record] = self.launcher.run(Listed([first] if first else []))
         return records
 
     def _goal(self, arguments: list[str]) -> Goal:
@@ -105,22 +98,17 @@ class OptunaSweeper(Sweeper):
         space = read_space(arguments, self.search.params, loader)
         sampling = Sampling(self.search.sampler, self.search.seed)
         n_trials = _most_trials(self.search.n_trials, space) if sampling.is_exhaustive else self.search.n_trials
-        _try_both_ends(space, self.launcher.compose)
         return Goal(space, sampling, self.launcher.metric, direction, n_trials, self.launcher.sweep_dir)
 
-    def _tell_best(self, kept: Kept, goal: Goal) -> None:
-        """Say which job was the best, and leave it in a file as the sweeper for Optuna 2 did."""
-        best = kept.best()
-        if best is None:
-            return
-        searched = goal.space.searched(best)
-        params = {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(list(searched))}
+
+def _leave_best(kept: Kept, goal: Goal) -> None:
+    """Leave the best trial in a file, as the sweeper for Optuna 2 did."""
+    best = kept.best()
+    if best is not None:
+        searched = list(goal.space.searched(best))
+        params = {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(searched)}
         content = {"name": "optuna", "best_job": best.number, "best_params": params, "best_value": best.value}
         replace_file(goal.sweep_dir / RESULTS, yaml.safe_dump(content, sort_keys=False))
-        name = goal.metric.lstrip("-")
-        log.info(
-            "the best of %d jobs is %d, with %s %g: %s", kept.drawn(), best.number, name, best.value, " ".join(searched)
-        )
 
 
 def _most_trials(n_trials: int, space: Space) -> int:
@@ -132,21 +120,3 @@ def _most_trials(n_trials: int, space: Space) -> int:
             "range(...) or choice(...), or set another hydra/sweeper/sampler"
         )
     return min(n_trials, space.size)
-
-
-def _try_both_ends(space: Space, compose: Compose) -> None:
-    """Refuse what no trial could be: one that cannot be composed may be an unlucky combination, both ends are not.
-
-    Raises:
-        SettingsError: what is wrong with the first.
-    """
-    try:
-        compose(0, space.overrides(Corner(last=False)))
-    except SettingsError:
-        try:
-            compose(0, space.overrides(Corner(last=True)))
-        except SettingsError:
-            pass
-        else:
-            return
-        raise

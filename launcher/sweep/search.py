@@ -32,7 +32,7 @@ class Search:
         storage: a URL; None: a journal in the sweep's folder.
         study_name: None: one for each sweep's folder.
         params: setting -> values in the grammar of overrides.
-        seed: of the sampler; None: another one every time.
+        seed: of the sampler.
     """
 
     direction: str | None = None
@@ -42,7 +42,7 @@ class Search:
     storage: str | None = None
     study_name: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = 0
+    seed: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Search:
@@ -66,7 +66,7 @@ class Search:
             one_of("hydra.sweeper.direction", self.direction, DIRECTIONS)
         if type(self.n_trials) is not int or self.n_trials < 1:
             raise SettingsError(f"hydra.sweeper.n_trials={self.n_trials} is no number of trials: the least is 1")
-        if self.seed is not None and type(self.seed) is not int:
+        if type(self.seed) is not int:
             raise SettingsError(f"hydra.sweeper.seed={self.seed} is no whole number")
         if self.storage is not None and "://" not in str(self.storage):
             raise SettingsError(

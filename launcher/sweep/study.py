@@ -40,11 +40,11 @@ class Sampling:
 
     Attributes:
         node: ``hydra.sweeper.sampler``.
-        seed: ``hydra.sweeper.seed``, for a sampler that has none of its own; None: another one every time.
+        seed: ``hydra.sweeper.seed``, for a sampler that has none of its own.
     """
 
     node: Node
-    seed: int | None
+    seed: int
 
     def sampler(self, number: int) -> BaseSampler:
         """That of trial ``number``; its random numbers are those of the seed and the number alone.
@@ -52,12 +52,10 @@ class Sampling:
         Raises:
             SettingsError: where the node does not describe a sampler, or one that is refused.
         """
-        optuna, node = load_optuna(), dict(self.node)
-        if accepts(SAMPLER, node, "seed"):
-            node.setdefault("seed", self.seed)
+        optuna = load_optuna()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = build(SAMPLER, _for_trial(node, number))
+            sampler = build(SAMPLER, self._for_trial(self.node, number))
         _must_be(SAMPLER, self.node, sampler, "BaseSampler")
         return sampler  # type: ignore[no-any-return]
 
@@ -66,17 +64,20 @@ class Sampling:
         """Whether it draws no point twice before all were drawn."""
         return isinstance(self.sampler(0), load_optuna().samplers.BruteForceSampler)
 
-
-def _for_trial(node: Node, number: int) -> Node:
-    """The node with every seed in it turned into one for this trial."""
-    name = str(node.get("_target_", "")).rpartition(".")[2]
-    if name in REFUSED:
-        raise SettingsError(f"{SAMPLER}: {name} {REFUSED[name]}")
-    made: Node = {key: _for_trial(value, number) if isinstance(value, dict) else value for key, value in node.items()}
-    drawn = None if made.get("seed") is None else stream_seed(made["seed"], "trial", number) % 2**32
-    if name == ONE_SEQUENCE:
-        return {"independent_sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": drawn}, **made}
-    return {**made, "seed": drawn} if "seed" in made else made
+    def _for_trial(self, node: Node, number: int) -> Node:
+        """The node with a seed for this trial in it, and in those inside it."""
+        name = str(node.get("_target_", "")).rpartition(".")[2]
+        if name in REFUSED:
+            raise SettingsError(f"{SAMPLER}: {name} {REFUSED[name]}")
+        made: Node = {k: self._for_trial(v, number) if isinstance(v, dict) else v for k, v in node.items()}
+        if not name or not accepts(SAMPLER, node, "seed"):
+            return made
+        seed = self.seed if made.get("seed") is None else made["seed"]
+        drawn = stream_seed(seed, "trial", number) % 2**32
+        if name == ONE_SEQUENCE:
+            independent = {"_target_": "optuna.samplers.RandomSampler", "seed": drawn}
+            return {"independent_sampler": independent, **made, "seed": seed}
+        return {**made, "seed": drawn}
 
 
 def build_pruner(node: Node) -> BasePruner:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from launcher.processes.errors import SettingsError
+from launcher.sweep.adaptive import PATIENCE
 from launcher.sweep.curve import evaluations
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, STOPPED, Record
 from launcher.sweep.journal import JOURNAL
@@ -169,15 +170,21 @@ def test_what_cannot_be_composed_is_said_and_the_next_is_drawn(tmp_path, caplog)
     assert f"trial {refused[0]} is not started, and counts as failed: x=-" in caplog.text
 
 
-def test_where_no_trial_can_be_composed_the_settings_are_wrong(tmp_path):
-    launcher = FormulaLauncher(tmp_path / "sweep", legal=lambda _: False)
-    with pytest.raises(SettingsError, match=r"^x=-5.0 cannot be$"):
-        sweep(launcher, X)
-    assert not (tmp_path / "sweep").exists()
-    only_at_an_end = FormulaLauncher(tmp_path / "end", legal=lambda values: values["x"] == 5.0)
-    with pytest.raises(SettingsError, match=r"cannot be$"):
-        sweep(only_at_an_end, X, n_trials=3)
-    assert not only_at_an_end.started
+def test_where_no_trial_can_be_composed_the_settings_are_wrong(tmp_path, caplog):
+    launcher = FormulaLauncher(tmp_path, legal=lambda _: False)
+    with pytest.raises(SettingsError, match=r"^x=\S+ cannot be$"):
+        sweep(launcher, X, n_trials=100)
+    assert not launcher.started
+    assert not caplog.text
+    assert states(tmp_path) == ["RUNNING"] * PATIENCE
+    again = FormulaLauncher(tmp_path)
+    sweep(again, X, n_trials=PATIENCE + 1)
+    assert [job.number for job in again.started] == list(range(PATIENCE + 1))
+
+
+def test_few_trials_that_cannot_be_composed_are_wrong_settings_too(tmp_path):
+    with pytest.raises(SettingsError, match=r"^x=\S+ cannot be$"):
+        sweep(FormulaLauncher(tmp_path, legal=lambda _: False), X, n_trials=2)
 
 
 def slowly_better(values, step):

@@ -1,8 +1,6 @@
 """``hydra/sweeper=optuna`` composes, and Hydra makes the sweeper of it."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hydra.core.plugins import Plugins
@@ -14,6 +12,7 @@ from launcher.configure.command_line import parse
 from launcher.configure.compose import compose_config, config_dir
 from launcher.processes.errors import SettingsError
 from launcher.sweep.optuna_sweeper import OptunaSweeper
+from launcher.sweep.plugin import MODULE, register
 from launcher.sweep.study import Sampling, build_pruner
 from tests.sweep.searching import FormulaLauncher
 
@@ -25,6 +24,8 @@ PRUNERS = sorted(path.stem for path in (FOLDER / "pruner").glob("*.yaml"))
 class Shipped(Launcher):
     """Stands where the launcher of the package stands."""
 
+    __module__ = MODULE
+
     def __init__(self, place):
         self.plans, self.formula = False, FormulaLauncher(Path(place))
 
@@ -35,22 +36,10 @@ class Shipped(Launcher):
         raise AssertionError
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """Makes the sweeper as Hydra does, which looks for plugins in a package of this name."""
-    package, module = ModuleType("hydra_plugins"), ModuleType("hydra_plugins.evenshard")
-    package.evenshard = module
-    for plugin in (OptunaSweeper, Shipped):
-        monkeypatch.setattr(plugin, "__module__", module.__name__)
-        setattr(module, plugin.__name__, plugin)
-        Plugins.instance().register(plugin)
-    for name in (package, module):
-        monkeypatch.setitem(sys.modules, name.__name__, name)
-    return make
-
-
-def make(*words, place="."):
+def made(*words, place="."):
+    """The sweeper as Hydra makes it."""
     node = compose_config(parse(["hydra/sweeper=optuna", *words])).hydra.sweeper
+    register(OptunaSweeper, Shipped)
     launcher = {"_target_": "hydra_plugins.evenshard.Shipped", "place": str(place)}
     config = OmegaConf.create({"hydra": {"sweeper": OmegaConf.to_container(node, resolve=False), "launcher": launcher}})
     return Plugins.instance().instantiate_sweeper(
@@ -58,7 +47,7 @@ def make(*words, place="."):
     )
 
 
-def test_what_is_said_nowhere_else_is_shipped(made):
+def test_what_is_said_nowhere_else_is_shipped():
     search = made().search
     assert (search.direction, search.n_trials, search.seed, search.storage, search.study_name) == (
         None,
@@ -73,18 +62,18 @@ def test_what_is_said_nowhere_else_is_shipped(made):
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_each_shipped_sampler_is_built(made, sampler):
+def test_each_shipped_sampler_is_built(sampler):
     search = made(f"hydra/sweeper/sampler={sampler}", "hydra.sweeper.seed=7").search
     assert search.sampler["seed"] == 7
     assert Sampling(search.sampler, search.seed).sampler(0)
 
 
 @pytest.mark.parametrize("pruner", PRUNERS)
-def test_each_shipped_pruner_is_built(made, pruner):
+def test_each_shipped_pruner_is_built(pruner):
     assert build_pruner(made(f"hydra/sweeper/pruner={pruner}").search.pruner)
 
 
-def test_the_command_line_reaches_the_sweeper(made):
+def test_the_command_line_reaches_the_sweeper():
     search = made(
         "hydra.sweeper.n_trials=3",
         "hydra.sweeper.sampler.n_startup_trials=1",
@@ -114,14 +103,14 @@ def test_a_config_of_ones_own_may_hold_the_search(tmp_path):
     assert search.params == {"optimizer.lr": "interval(0.1, 1)", "seed": "1,2"}
 
 
-def test_a_setting_that_there_is_not_is_named(made):
+def test_a_setting_that_there_is_not_is_named():
     with pytest.raises(
         SettingsError, match=r"^hydra.sweeper.n_jobs is no setting of hydra/sweeper=optuna: set sweep.paral"
     ):
         made("+hydra.sweeper.n_jobs=2").sweep(["x=interval(0,1)"])
 
 
-def test_the_sweeper_that_hydra_made_sweeps(made, tmp_path):
+def test_the_sweeper_that_hydra_made_sweeps(tmp_path):
     sweeper = made("hydra.sweeper.n_trials=2", place=tmp_path)
     sweeper.launcher = sweeper.launcher.formula
     assert len(sweeper.sweep(["x=interval(0,1)"])) == 2

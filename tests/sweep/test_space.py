@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.processes.errors import SettingsError
-from launcher.sweep.draws import Choice, Corner, Interval, Range
+from launcher.sweep.draws import Choice, Interval, Range
 from launcher.sweep.space import read_space
 
 
@@ -64,11 +64,19 @@ def test_values_reach_a_job_as_they_were_typed(values):
         assert override.get_key_element() == "+k"
 
 
-class Nth(Corner):
-    """Draws the n-th choice."""
+class Nth:
+    """Draws the n-th choice, or the n-th of the two bounds."""
 
     def __init__(self, index):
-        self._end = index
+        self._index = index
+
+    def suggest_categorical(self, _, choices):
+        return choices[self._index]
+
+    def suggest_float(self, _, *bounds, **__):
+        return bounds[self._index]
+
+    suggest_int = suggest_float
 
 
 class Grid:
@@ -107,10 +115,10 @@ def test_a_range_holds_what_hydra_enumerates(start, stop, step, scale):
 
 def test_fixed_overrides_go_along_in_their_order():
     space = read_space(["b='x,y'", "+a=1,2", "~c", "model=net"], {"d.e": "interval(0,1)", "f": [1, None], "g": True})
-    ends = [space.overrides(Corner(last=last)) for last in (False, True)]
+    ends = [space.overrides(Nth(index)) for index in (0, -1)]
     assert ends[0] == ("d.e=0.0", "f=[1,null]", "g=True", "b='x,y'", "+a=1", "~c", "model=net")
     assert ends[1] == ("d.e=1.0", "f=[1,null]", "g=True", "b='x,y'", "+a=2", "~c", "model=net")
-    assert space.searched(Corner(last=True)) == ("d.e=1.0", "+a=2")
+    assert space.searched(Nth(-1)) == ("d.e=1.0", "+a=2")
     assert space.about() == {"a": "one of 1, 2", "d.e": "0.0 to 1.0"}
 
 
@@ -169,9 +177,9 @@ def test_what_is_refused(words, params, message):
 
 
 def test_what_is_given_twice_but_not_searched_is_left_to_hydra():
-    assert read_space(["a=1", "a=2", "b=1,2"], {"a": 0}).overrides(Corner(last=False)) == ("a=0", "a=1", "a=2", "b=1")
+    assert read_space(["a=1", "a=2", "b=1,2"], {"a": 0}).overrides(Nth(0)) == ("a=0", "a=1", "a=2", "b=1")
 
 
 def test_a_single_value_is_a_space():
-    assert parameter("interval(2,2)").draw(Corner(last=True)) == "2.0"
+    assert parameter("interval(2,2)").draw(Nth(-1)) == "2.0"
     assert math.isfinite(parameter("range(1,2)").size)
