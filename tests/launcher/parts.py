@@ -461,3 +461,26 @@ class MomentumByData(Lerped):
         if self.training:
             self.teacher.weight.data = self.teacher.weight.data * 0.9 + self.student.weight.data * 0.1
         return self.student(inputs) + self.teacher(inputs)
+
+
+class Fated(nn.Linear):
+    """Ends as it is told, on the last rank, in the first step of training: raises, exits, segfaults or sleeps."""
+
+    def __init__(self, in_features=4, out_features=3, fate="none"):
+        super().__init__(in_features, out_features)
+        self.fate = fate
+
+    def forward(self, inputs):
+        if self.training and int(os.environ.get("RANK", "0")) + 1 == int(os.environ.get("WORLD_SIZE", "1")):
+            self.meet_it()
+        return super().forward(inputs)
+
+    def meet_it(self):
+        if self.fate == "raises":
+            raise ValueError("it was meant to")
+        if self.fate == "exits":
+            os._exit(7)
+        if self.fate == "segfaults":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.fate == "sleeps":
+            time.sleep(600)
