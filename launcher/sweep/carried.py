@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,12 +16,14 @@ from launcher.processes import errors
 from launcher.sweep.changes import About
 from launcher.sweep.composer import Composer
 from launcher.sweep.engine import Engine
-from launcher.sweep.jobs import DONE, Job, Record, Source
+from launcher.sweep.jobs import DONE, Job, Record, Source, View
+from launcher.sweep.picture import picture
 from launcher.sweep.plugin import Listed
 from launcher.sweep.results import summary, to_csv
 from launcher.sweep.view import view_of
 
 RESULTS = "results.csv"
+PICTURE = "results.png"
 
 
 @dataclass
@@ -59,20 +62,25 @@ class Carried:
 
     def compose(self, number: int, overrides: Sequence[str]) -> Job:
         """A job, composed and checked, under the number that it has if an earlier start knew it."""
-        ledger = self.engine.ledger
-        job = self.composer.compose(ledger.number_for(overrides, number), overrides)
-        ledger.of(job)
-        return job
+        return self.composer.compose(self.engine.ledger.number_for(overrides, number), overrides)
 
     def run(self, source: Source) -> list[Record]:
         """Run jobs until the source has no more; returns what is known of all, by number."""
+        ledger = self.engine.ledger
+        for job in source.jobs if isinstance(source, Listed) else ():
+            ledger.of(job)
         if not self._seen:
             self._seen = True
-            total = len(self.engine.ledger.records) if isinstance(source, Listed) else None
-            about = About(total, self.metric, _shown(self.sweep_dir), self.engine.crew.devices)
-            self.engine.view = self.held.enter_context(view_of(self.console, about))
+            self._show(len(ledger.records) if isinstance(source, Listed) else None)
         self.engine.run(source)
-        return self.engine.ledger.records
+        return ledger.records
+
+    def _show(self, total: int | None) -> None:
+        about = About(total, self.metric, _shown(self.sweep_dir), self.engine.crew.devices)
+        self.engine.view = self.held.enter_context(view_of(self.console, about))
+        handler = ToView(self.engine.view)
+        logging.getLogger("launcher").addHandler(handler)
+        self.held.callback(logging.getLogger("launcher").removeHandler, handler)
 
     def conclude(self) -> int:
         """Write the results and tell of them; returns the exit status."""
@@ -85,9 +93,28 @@ class Carried:
             state, status = "failed", errors.FAILED
         self.engine.ledger.write(state)
         replace_file(self.sweep_dir / RESULTS, to_csv(records))
+        lacks = picture(records, self.metric, self.sweep_dir / PICTURE) if self.metric else None
         width = self.console.width
         sys.stdout.write(summary(records, self.metric, None, _shown(self.sweep_dir), width).rstrip() + "\n")
+        if lacks:
+            sys.stdout.write(f"{lacks}\n")
         return status
+
+
+class ToView(logging.Handler):
+    """Warnings are lines of what the user sees.
+
+    Args:
+        view: that.
+    """
+
+    def __init__(self, view: View) -> None:
+        super().__init__(logging.WARNING)
+        self._view = view
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        self._view.say(record.getMessage())
 
 
 def _shown(folder: Path) -> Path:

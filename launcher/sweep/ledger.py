@@ -20,6 +20,9 @@ VERSION = 1
 NOT_COMPARED = ("sweep.", "launch.", "hydra.")
 """Overrides that say how a sweep is carried out, not which jobs it has."""
 
+HOW_MUCH = ("n_trials", "n_jobs", "max_batch_size")
+"""Settings of sweepers that say the same: a search may go on for longer."""
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -39,7 +42,8 @@ class Definition:
     def of(cls, overrides: Iterable[str], sweeper: Mapping[str, Any], metric: str | None) -> Definition:
         """That of a command line."""
         kept = [text for text in overrides if not text.lstrip("+~").startswith(NOT_COMPARED)]
-        return cls(tuple(sorted(kept)), json.loads(json.dumps(sweeper)), metric)
+        settings = {name: value for name, value in sweeper.items() if name not in HOW_MUCH}
+        return cls(tuple(sorted(kept)), json.loads(json.dumps(settings)), metric)
 
     def lines(self) -> list[str]:
         """One line for each thing that it says."""

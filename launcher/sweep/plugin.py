@@ -54,14 +54,22 @@ class Sweep(Protocol):
 
 
 class Listed:
-    """Jobs that are known before the first of them starts."""
+    """Jobs that are known before the first of them starts.
+
+    Args:
+        jobs: in the order in which they start.
+
+    Attributes:
+        jobs: as given.
+    """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self._jobs = iter(jobs)
+        self.jobs = list(jobs)
+        self._next = iter(self.jobs)
 
     def ask(self) -> Job | None:
         """The next one."""
-        return next(self._jobs, None)
+        return next(self._next, None)
 
     def tell(self, record: Record) -> None:
         """Nothing is learned from it."""

@@ -19,6 +19,7 @@ from launcher.configure.compose import compose_config, sweeper_config, without_s
 from launcher.configure.launch import LaunchConfig
 from launcher.configure.sweep import SweepConfig
 from launcher.processes.errors import SettingsError, first_line
+from launcher.sweep.optuna_sweeper import OptunaSweeper
 from launcher.sweep.plugin import TARGET, JobLauncher, Sweep, register
 
 
@@ -70,7 +71,7 @@ class Sweeper:
         Raises:
             SettingsError: where it cannot make jobs of the overrides.
         """
-        register(JobLauncher)
+        register(JobLauncher, OptunaSweeper)
         with TemporaryDirectory() as own, open_dict(self.config):
             self.config.hydra.launcher = {"_target_": TARGET}
             self.config.hydra.sweep.dir = own  # a sweeper's own files; the sweep keeps its own
