@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.sweep.jobs import FAILED, FINISHED, STOPPED, Record
 from launcher.sweep.parameters import apart, parameters, value_of, varying
-from launcher.sweep.table import table, text_of
+from launcher.sweep.table import table
 from launcher.sweep.words import by_state, number, ranges, shown
 
 LOG = "console.log"
@@ -75,8 +75,8 @@ def summary(
     rows, jobs = _best_first(records, metric), len(records)
     first = [_line("sweep", f"{jobs} job{'s' if jobs != 1 else ''}: {by_state(records)}; folder {root}")]
     rest = [f"and {jobs - MOST} more: see {root / 'results.csv'}"] if jobs > MOST else []
-    lines = text_of(table(rows[:MOST], varying(records), metric, width), width)
-    return "\n".join([*first, lines, *rest, *_failures(records, root), *_best(records, metric, command)])
+    lines = [line.plain[:width] for line in table(rows[:MOST], varying(records), metric, width)]
+    return "\n".join([*first, *lines, *rest, *_failures(records, root), *_best(records, metric, command)])
 
 
 def value_words(record: Record, metric: str) -> str:

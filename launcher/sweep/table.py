@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
+from functools import cached_property
 
-from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, WAITING, Record
@@ -29,6 +27,7 @@ WIDTHS = (32, 20, 12, 8)
 """How wide a parameter may be, where there is room and where there is less."""
 NUMBER = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?", re.IGNORECASE)
 GAP = 2
+STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,14 @@ class Column:
     right: bool = True
     parameter: bool = False
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Columns of the terminal that it takes."""
         return max(cell_len(text) for text in (self.title, *self.cells))
+
+    def padded(self, text: str) -> str:
+        """A cell, or the head, as wide as the column."""
+        return " " * (self.width - cell_len(text)) + text if self.right else set_cell_size(text, self.width)
 
     def at_most(self, width: int) -> Column:
         """No wider than ``width``, if it may be cut."""
@@ -61,8 +64,8 @@ class Column:
         return replace(self, title=cut(self.title, width), cells=tuple(cut(text, width) for text in self.cells))
 
 
-def table(records: Sequence[Record], keys: Sequence[str], metric: str | None, width: int) -> Table:
-    """A row for each job; where it is too wide, parameters are cut, and what matters least is left out.
+def table(records: Sequence[Record], keys: Sequence[str], metric: str | None, width: int) -> list[Text]:
+    """A head and a row for each job; where it is too wide, parameters are cut, and what matters least is left out.
 
     Args:
         records: the jobs, in the order of the rows.
@@ -73,33 +76,31 @@ def table(records: Sequence[Record], keys: Sequence[str], metric: str | None, wi
     for columns in _layouts(_columns(records, keys, metric)):
         if sum(column.width + GAP for column in columns) - GAP <= width:
             break
-    grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for column in columns:
-        grid.add_column(Text(column.title), justify="right" if column.right else "left", no_wrap=True)
-    for row, record in enumerate(records):
-        style = STYLES[record.state]
-        cells = [Text(column.cells[row], style if column.title == "state" else "") for column in columns]
-        grid.add_row(*cells, style="dim" if record.state == WAITING else "")
-    return grid
+    rows = [_line([column.padded(column.title) for column in columns], ["bold"] * len(columns))]
+    for place, record in enumerate(records):
+        dim = STYLES[WAITING] if record.state == WAITING else ""
+        styles = [STYLES[record.state] if column.title == STATE else dim for column in columns]
+        rows.append(_line([column.padded(column.cells[place]) for column in columns], styles))
+    return rows
 
 
-def text_of(renderable: RenderableType, width: int) -> str:
-    """What a terminal of that width shows, without colours and spaces at the end of a line."""
-    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False)
-    with console.capture() as text:
-        console.print(renderable)
-    return "\n".join(line.rstrip() for line in text.get().splitlines())
+def _line(cells: Sequence[str], styles: Sequence[str]) -> Text:
+    line = Text(no_wrap=True, overflow="crop")
+    for cell, style in zip(cells, styles, strict=True):
+        line.append(cell, style).append(" " * GAP)
+    line.rstrip()
+    return line
 
 
 def metric_names(records: Sequence[Record], metric: str | None) -> list[str]:
     """The metrics that are worth a column, that of the sweep first: those of evaluations, and ``train/loss``."""
-    first = [test_name(metric)] if metric else []
+    first = [status_name(metric)] if metric else []
     found = dict.fromkeys([*first, *(name for record in records for name in record.metrics)])
     tests = [name for name in found if name.startswith("test/") and name != "test/rows"]
     return [*tests, *(["train/loss"] if "train/loss" in found else [])]
 
 
-def test_name(metric: str) -> str:
+def status_name(metric: str) -> str:
     """What ``status.json`` calls a metric: ``test/loss`` for ``-loss``."""
     return f"test/{metric.lstrip('-').removeprefix('test/')}"
 
@@ -107,11 +108,11 @@ def test_name(metric: str) -> str:
 def _columns(records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Column]:
     titles, own, names = short(keys), [parameters(record) for record in records], metric_names(records, metric)
     first, last = len(keys) + 1, len(keys) + 1 + len(names)
-    always = test_name(metric) if metric else None
+    always = status_name(metric) if metric else None
     return [
         Column("job", tuple(str(record.number) for record in records)),
         *(_of_parameter(titles[key], [job.get(key, "") for job in own], place) for place, key in enumerate(keys, 1)),
-        Column("state", tuple(record.state for record in records), right=False),
+        Column(STATE, tuple(record.state for record in records), right=False),
         Column("step", tuple(str(record.step or "") for record in records), last),
         *(
             Column(name, tuple(_metric(record, name) for record in records), 0 if name == always else place)

@@ -114,7 +114,7 @@ def picture_of(records: Sequence[Record], about: About, console: Console) -> Ren
     found = best(records, about.metric)
     so_far = f"; best so far: job {found.number}, {value_words(found, about.metric)}" if found and about.metric else ""
     foot = Text(f"{progress(records, about.total)}{so_far}", "bold")
-    return Group(table(rows, keys, about.metric, console.width), *rest, foot)
+    return Group(*table(rows, keys, about.metric, console.width), *rest, foot)
 
 
 def worth_seeing(records: Sequence[Record], most: int) -> list[Record]:

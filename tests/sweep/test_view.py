@@ -8,7 +8,6 @@ from rich.console import Console
 
 from launcher.sweep.changes import About, changes
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, WAITING, View
-from launcher.sweep.table import text_of
 from launcher.sweep.view import picture_of, view_of, worth_seeing
 from launcher.sweep.words import progress
 from tests.sweep.records import failed, finished, record, running
@@ -95,7 +94,8 @@ def test_how_far_a_sweep_is(records, total, right):
 
 def drawn(records, about=ABOUT, width=100, height=25):
     console = Console(width=width, height=height, file=StringIO())
-    return text_of(picture_of(records, about, console), width).split("\n")
+    console.print(picture_of(records, about, console))
+    return console.file.getvalue().splitlines()
 
 
 def test_the_table():
