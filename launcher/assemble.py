@@ -30,6 +30,7 @@ from launcher.training.agree import Agreement
 from launcher.training.batchnorm import check_local, convert_batchnorm
 from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
+from launcher.training.cadence import Cadence
 from launcher.training.check import same_identity
 from launcher.training.compute import Compute
 from launcher.training.evaluate import Evaluator
@@ -69,16 +70,18 @@ def assemble(
     observer = observer_of(run, context, plan.active, steps, progress)
     if context.rank.rank == 0:
         log.info("%s\n%s", report, context.describe(plan.active))
+    cadence = Cadence(run.checkpoint.keep_every, run.checkpoint.background)
     keeper = Keeper(
         run_dir=context.run_dir,
         generations=run.checkpoint.keep,
+        cadence=cadence,
         model=parts.model,
         stepper=stepper,
         stateful=parts.stateful,
         sampler=sampler,
         observer=observer,
         about=about,
-        writer=None if context.rank.rank else Writer(run.checkpoint.background),
+        writer=None if context.rank.rank else Writer(cadence.beside),
         on_error=run.checkpoint.on_error,
         interval=_interval(run),
     )
@@ -250,7 +253,6 @@ def _limits(run: RunConfig, parts: Parts) -> Limits:
         max_steps=run.trainer.max_steps,
         evaluate_every=run.trainer.evaluate_every,
         log_every=run.trainer.log_every,
-        keep_every=run.checkpoint.keep_every,
         stop=StopRule.parse(run.trainer.stop_when, evaluated),
         patience=Patience.parse(run.trainer.patience, run.checkpoint.keep_best, evaluated),
         best=BestRule.parse(run.checkpoint.keep_best, evaluated),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -59,6 +59,11 @@ def save(root: Path, step: int, files: Mapping[str, bytes], disk: Disk = DISK) -
 def folder_of(root: Path, step: int) -> Path:
     """The folder of the generation of ``step``."""
     return root / f"{GENERATION}{step:08d}"
+
+
+def step_of(folder: Path) -> int:
+    """The step of a generation."""
+    return int(folder.name.removeprefix(GENERATION))
 
 
 def check_writable(root: Path, size: int, disk: Disk = DISK) -> None:
@@ -122,7 +127,8 @@ def _put_in_place(part: Path, final: Path, disk: Disk) -> None:
 
 def generations(root: Path) -> list[Path]:
     """The generations under ``root``, newest first, whole or not."""
-    return sorted(root.glob(f"{GENERATION}[0-9]*"), reverse=True)
+    found = root.glob(f"{GENERATION}[0-9]*")
+    return sorted((folder for folder in found if folder.name.removeprefix(GENERATION).isdigit()), reverse=True)
 
 
 def candidates(path: Path) -> list[Path]:
@@ -133,17 +139,24 @@ def candidates(path: Path) -> list[Path]:
     return inside or ([path] if path.name.startswith(GENERATION) else [])
 
 
-def prune(root: Path, step: int, keep: int, best: int | None = None, disk: Disk = DISK) -> None:
+def prune(
+    root: Path,
+    step: int,
+    keep: int,
+    best: int | None = None,
+    makes_way: Callable[[int], bool] = lambda _: False,
+    disk: Disk = DISK,
+) -> None:
     """Remove what the whole generation of ``step`` makes superfluous.
 
-    Of it and the ones before it the newest ``keep`` stay, and that of the step ``best``. Those of later steps go: the
-    run went back behind them, as they were damaged or it began anew.
+    Of it and the ones before it the newest ``keep`` stay, among which none counts of a step that ``makes_way`` for the
+    next, and that of the step ``best``. Those of later steps go: the run went back behind them, as they were damaged or
+    it began anew.
     """
-    newest = folder_of(root, step).name
-    before = [folder for folder in generations(root) if folder.name <= newest]
-    later = [folder for folder in generations(root) if folder.name > newest]
-    spared = None if best is None else folder_of(root, best)
-    superfluous = [folder for folder in (*later, *before[keep:]) if folder != spared]
+    newest, spared = folder_of(root, step), None if best is None else folder_of(root, best)
+    before = [folder for folder in generations(root) if folder.name < newest.name and not makes_way(step_of(folder))]
+    stay = {newest, spared, *before[: keep - 1]}
+    superfluous = [folder for folder in generations(root) if folder not in stay]
     parts = [folder.with_name(f"{PART}{folder.name}") for folder in superfluous]
     for folder, part in zip(superfluous, parts, strict=True):
         remove_folder(part, disk)

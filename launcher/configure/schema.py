@@ -173,8 +173,9 @@ class CheckpointConfig:
     """What is kept.
 
     Attributes:
-        every_steps: steps between checkpoints; auto: so many that saving and what a failure loses cost the least time
-            together (Young's interval); null: one at the end, and those of every_seconds.
+        every_steps: the most steps that a failure costs: a checkpoint after so many steps, and, with background, one
+            more halfway, which makes way for the next; auto: so often that saving and what a failure loses cost the
+            least time together (Young's interval); null: one at the end, and those of every_seconds.
         every_seconds: seconds between checkpoints, instead of auto or beside a number of steps; null: as every_steps
             says.
         expected_failure_s: seconds after which something fails, on average, for every_steps=auto.

@@ -24,6 +24,7 @@ from launcher.configure.parts import scheduler_node
 from launcher.configure.schema import RunConfig
 from launcher.observe.observer import Observer
 from launcher.processes.errors import SettingsError
+from launcher.training.cadence import Cadence
 from launcher.training.compute import Compute
 from launcher.training.interval import Interval
 from launcher.training.progress import Progress
@@ -61,6 +62,7 @@ class Keeper:
     Attributes:
         run_dir: the run folder.
         generations: how many stay.
+        cadence: says which of them make way for the next.
         model: not wrapped.
         stepper: has optimizer, scheduler and loss scaling.
         stateful: task, loss and the like, where they have a state.
@@ -74,6 +76,7 @@ class Keeper:
 
     run_dir: Path
     generations: int
+    cadence: Cadence
     model: nn.Module
     stepper: Stepper
     stateful: Mapping[str, Stateful]
@@ -207,7 +210,8 @@ class Keeper:
 
     def _prune(self, facts: Facts) -> None:
         try:
-            store.prune(self.root, facts.step, self.generations, facts.best["step"] if facts.best else None)
+            best = facts.best["step"] if facts.best else None
+            store.prune(self.root, facts.step, self.generations, best, self.cadence.makes_way)
         except OSError as error:
             log.warning("old checkpoints cannot be removed: %s", _reason(error))
 

@@ -33,7 +33,6 @@ class Limits:
         max_steps: steps after which the run ends, if that comes first; None: no limit.
         evaluate_every: epochs between evaluations; 0: at the end only.
         log_every: steps between lines of metrics.
-        keep_every: steps between checkpoints; None: at the end only.
         stop: the rule that ends the run early.
         patience: ends the run when nothing better comes.
         best: the rule by which an evaluation is the best so far, which is kept.
@@ -43,7 +42,6 @@ class Limits:
     max_steps: int | None
     evaluate_every: int
     log_every: int
-    keep_every: int | None
     stop: StopRule
     patience: Patience
     best: BestRule
@@ -148,8 +146,7 @@ class Training:
             self._tell(rate)
         if self._owes_evaluation and not asked.stop:
             asked = self._evaluate(asked)
-        by_steps = self.limits.keep_every is not None and step % self.limits.keep_every == 0
-        if self.is_over or asked.stop or asked.keep or by_steps or self._is_best:
+        if self.is_over or asked.stop or asked.keep or self.keeper.cadence.is_due(step) or self._is_best:
             self.keeper.keep(self.progress)
         return asked
 

@@ -9,9 +9,9 @@ comes at which step is drawn from the seed; how far a run gets before a signal r
 
 At the end the weights and metrics must be those of the run that was left alone, each row must have been trained on once
 in each epoch, by the ledger of the ranks, steps that were done again with the same rows. No fault may cost more than
-twice `every_steps` steps: those since the last checkpoint, and as many if the fault came while that was being written.
-Signals that ask for the end may cost none; a disk that is full may cost more under `checkpoint.on_error=warn`, which
-asks for that. Nothing of a run may be left ten seconds after its launcher is gone.
+`every_steps` steps, not even while a checkpoint is being written. Signals that ask for the end may cost none; a disk
+that is full may cost more under `checkpoint.on_error=warn`, which asks for that. Nothing of a run may be left ten
+seconds after its launcher is gone.
 
 60 faults take about 5 minutes on two quiet cores; after --minutes no more come, and the run goes on to its end. The
 tests run a short version (tests/launcher/test_chaos.py). The exit status is 1 where anything does not hold.

@@ -211,7 +211,7 @@ class Disturbed:
         if hit.fault.kind == FULL and live.start.warns:
             return  # checkpoint.on_error=warn asks for it
         every, graceful = self.job.every_steps, hit.fault.kind in (TERM, USR1)
-        if hit.lost > (0 if graceful else 2 * every):
+        if hit.lost > (0 if graceful else every):
             self._problem(live, f"{hit.lost} steps lost by {hit.fault.kind} on {hit.where}")
 
     def _bury(self, live: Live, hit: Hit | None) -> None:

@@ -51,7 +51,7 @@ class Job:
     Attributes:
         run_dir: the run folder.
         steps: of the whole run.
-        every_steps: steps between checkpoints.
+        every_steps: the most steps that a fault may cost.
         ledger: listens.
     """
 

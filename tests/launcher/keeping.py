@@ -1,9 +1,12 @@
 """Parts of a user's own that keep a state beside weights and optimizer."""
 
+from pathlib import Path
+
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from launcher.checkpoints import store
 from launcher.training.task import Supervised
 from tests.launcher.parts import Ledger
 
@@ -59,6 +62,18 @@ class Forgetful(Supervised):
 
     def load_state_dict(self, state):
         self.steps = state["count"]
+
+
+class AtRisk(Supervised):
+    """After each step it notes how many steps a failure would cost now."""
+
+    steps = 0
+
+    def after_step(self, model):  # noqa: ARG002
+        self.steps += 1
+        kept = [store.step_of(folder) for folder in store.generations(Path("checkpoints"))]
+        with Path("at_risk").open("a") as file:
+            file.write(f"{self.steps - max(kept, default=0)}\n")
 
 
 class Hardening(nn.CrossEntropyLoss):

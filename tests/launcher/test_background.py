@@ -98,12 +98,12 @@ def slow_disk(seconds):
 
 
 def test_a_save_asked_for_while_another_is_written_waits(tmp_path):
-    words = (*SURVIVOR, "trainer.log_every=1")
+    words = (*SURVIVOR, "trainer.log_every=1", "checkpoint.every_steps=2")
     fast, slow = in_turn(Line(tmp_path / "fast", words), Line(tmp_path / "slow", words, partial(slow_disk, 0.1)))
     assert slow.status == 0, slow.error
     assert lines_without_speed(slow) == lines_without_speed(fast)
     assert [folder.name for folder in store.generations(slow.run_dir / "checkpoints")] == [
-        f"step_0000000{step}" for step in (6, 5, 4, 3, 2, 1)
+        f"step_0000000{step}" for step in (6, 4, 2)
     ]
     for folder in store.generations(slow.run_dir / "checkpoints"):
         store.check_whole(folder, FILES)
@@ -114,15 +114,32 @@ def test_a_save_asked_for_while_another_is_written_waits(tmp_path):
 
 
 def test_what_is_kept_beside_training_is_what_is_kept_while_training_waits(tmp_path):
+    words = (*SURVIVOR, "checkpoint.every_steps=2")
     beside, waiting = in_turn(
-        Line(tmp_path / "beside", SURVIVOR), Line(tmp_path / "waiting", (*SURVIVOR, "checkpoint.background=false"))
+        Line(tmp_path / "beside", words), Line(tmp_path / "waiting", (*words, "checkpoint.background=false"))
     )
     kept = [
         {name: content for name, content in contents(done.run_dir / "checkpoints").items() if name.endswith(".pt")}
         for done in (beside, waiting)
     ]
     assert kept[0] == kept[1]
-    assert len(kept[0]) == 12
+    assert len(kept[0]) == 6
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_no_failure_costs_more_than_every_steps_also_while_a_slow_disk_is_written_to(tmp_path, every):
+    task = "task._target_=tests.launcher.keeping.AtRisk"
+    words = (*SURVIVOR, task, f"checkpoint.every_steps={every}", "trainer.epochs=5", "data.test=null")
+    beside, waiting = in_turn(
+        Line(tmp_path / "beside", words, partial(slow_disk, 0.05)),
+        Line(tmp_path / "waiting", (*words, "checkpoint.background=false")),
+    )
+    for done in (beside, waiting):
+        assert kept_steps(done) == sorted({*range(every, 16, every), 15})
+        at_risk = [int(steps) for steps in (done.run_dir / "at_risk").read_text().split()]
+        assert len(at_risk) == 15
+        assert max(at_risk) <= every
+    assert max(at_risk) == every  # of the one that waits
 
 
 def test_a_run_that_fails_waits_for_the_checkpoint_that_is_being_written(tmp_path):

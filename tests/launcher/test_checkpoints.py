@@ -53,6 +53,17 @@ def test_old_generations_are_removed_and_those_that_the_run_went_back_behind(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_{kept:08d}" for kept in left]
 
 
+def test_one_that_makes_way_stays_while_it_is_the_newest_or_the_best_and_a_copy_by_another_name_is_left_alone(tmp_path):
+    found = []
+    (tmp_path / "step_00000010.copy").mkdir()
+    for step in (5, 10, 15, 20, 25, 30):
+        store.save(tmp_path, step, {})
+        store.prune(tmp_path, step, 2, 15, makes_way=lambda step: step % 10 == 5)
+        found.append([int(path.name[5:]) for path in store.generations(tmp_path)])
+    assert found == [[5], [10], [15, 10], [20, 15, 10], [25, 20, 15], [30, 20, 15]]
+    assert (tmp_path / "step_00000010.copy").exists()
+
+
 def test_what_dead_writers_left_is_swept(tmp_path):
     whole = store.save(tmp_path, 10, {"a": b"alpha"})
     (tmp_path / ".part_00000020_123").mkdir()

@@ -53,7 +53,7 @@ class Case:
         """What the writer does with the disk; returns how many operations it takes until the save is over."""
         store.save(root, self.step, content("new"), disk)
         saved = getattr(disk, "count", 0)
-        store.prune(root, self.step, self.keep, self.best, disk)
+        store.prune(root, self.step, self.keep, self.best, disk=disk)
         return saved
 
     @property
