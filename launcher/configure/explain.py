@@ -67,7 +67,7 @@ def _of_file(text: str, cause: BaseException) -> str | None:
     key = str(getattr(cause, "full_key", ""))
     if key and re.search(r"Key '.*' not in ", str(cause)):
         return no_such_key(key, known_keys()) + (HEADER if key == "experiment" else "")
-    if match := re.match(r"In '.*': Could not find '(.*?)/(.*)'", text):
+    if match := re.match(r"In '.*': Could not find '((?:hydra/(?:sweeper/)?)?.*?)/(.*)'", text):
         return _explain_choice(match[1], match[2], text)
     return None
 
@@ -75,6 +75,8 @@ def _of_file(text: str, cause: BaseException) -> str | None:
 def no_such_key(key: str, known: list[str]) -> str:
     """Say that ``key`` is not a setting, and which is the closest."""
     parent = key.rpartition(".")[0]
+    if _within(key, "hydra"):
+        return f"there is no setting {key}; --cfg hydra shows those that there are"
     siblings = [k.rpartition(".")[2] for k in known if parent and k.rpartition(".")[0] == parent]
     rest = f"; {parent} has {', '.join(siblings)}" if siblings else "; values of your own go under vars"
     same_name = [k for k in known if k.rpartition(".")[2] == key]

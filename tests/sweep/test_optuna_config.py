@@ -110,6 +110,26 @@ def test_a_setting_that_there_is_not_is_named():
         made("+hydra.sweeper.n_jobs=2").sweep(["x=interval(0,1)"])
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "hydra.sweeper.n_trial=3",
+            "there is no setting hydra.sweeper.n_trial; --cfg hydra shows those that there are",
+        ),
+        (
+            "hydra/sweeper/sampler=cma",
+            "hydra/sweeper/sampler=cma: there is no such choice; hydra/sweeper/sampler can be",
+        ),
+        ("hydra/sweeper=opt", "hydra/sweeper=opt: there is no such choice; did you mean 'optuna'?"),
+    ],
+)
+def test_a_misspelled_setting_is_told_in_the_words_of_the_config(word, message):
+    with pytest.raises(SettingsError) as found:
+        compose_config(parse(["hydra/sweeper=optuna", word]))
+    assert str(found.value).startswith(message)
+
+
 def test_the_sweeper_that_hydra_made_sweeps(tmp_path):
     sweeper = made("hydra.sweeper.n_trials=2", place=tmp_path)
     sweeper.launcher = sweeper.launcher.formula
