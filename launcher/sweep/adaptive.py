@@ -142,7 +142,9 @@ class OptunaSource:
         return any(_prunes_at(out, step, value) for step, value in self._news(out, record))
 
     def _news(self, out: Out, record: Record) -> list[tuple[int, float]]:
-        """The evaluations that the study does not know yet."""
+        """The evaluations that the study does not know yet; none where nobody is to judge them."""
+        if not self._kept.has_pruner:
+            return []
         found = evaluations(self._goal.sweep_dir / record.folder, self._goal.metric)
         return [(step, value) for step, value in found if step > out.step]
 

@@ -117,6 +117,11 @@ class Kept:
         storage = optuna.storages.InMemoryStorage()
         return cls(optuna.create_study(storage=storage, direction=direction), storage)
 
+    @property
+    def has_pruner(self) -> bool:
+        """Whether a trial may be pruned."""
+        return not isinstance(self.study.pruner, load_optuna().pruners.NopPruner)
+
     def running(self) -> list[tuple[Trial, int]]:
         """The trials that are given out and not over, by number, each with the step of its last evaluation or -1."""
         running = load_optuna().trial.TrialState.RUNNING

@@ -213,6 +213,7 @@ def test_what_is_worse_than_the_others_is_pruned_by_its_evaluations(tmp_path):
 def test_nothing_is_pruned_where_nobody_asks(tmp_path):
     records = sweep(FormulaLauncher(tmp_path, formula=slowly_better, steps=(10, 20)), X, n_trials=8, sampler=RANDOM)
     assert {record.state for record in records} == {FINISHED}
+    assert not any(trial.intermediate_values for trial in trials(tmp_path))
 
 
 def test_a_pruner_knows_the_evaluations_from_before_a_crash(tmp_path):
