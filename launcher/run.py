@@ -28,6 +28,7 @@ from launcher.processes.errors import SettingsError
 from launcher.processes.group import process_group, tell_the_end, wait_for_the_end
 from launcher.training.check import check_same_rows, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, exactly
+from launcher.training.repeats import check_repeats
 from launcher.training.resume import find, take_states
 from samplers import BatchPlan
 
@@ -132,6 +133,8 @@ def _check(run: RunConfig, parts: Parts, compute: Compute) -> None:
         check_test_rows(parts.test, parts.model, parts.task, parts.metrics, compute)
     for option, rows in _datasets(parts).items() if run.batch.exact else ():
         check_same_rows(option, seeded(run, rows, option), run.seed)
+    if parts.train is not None and run.batch.exact:
+        check_repeats(parts.train, parts.model, parts.task, compute, run.seed)
 
 
 def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:

@@ -104,3 +104,38 @@ class Drifting(Ledger):
             self.drift += outputs.detach().mean(0)
             self.latest = outputs.detach()[:1]
         return outputs if self.latest is None else outputs + self.latest.mean()
+
+
+class OwnDropout(nn.Module):
+    """Draws from a stream that nobody else knows of."""
+
+    def __init__(self):
+        super().__init__()
+        self.stream = torch.Generator().manual_seed(0)
+
+    def forward(self, inputs):
+        return inputs * torch.rand(inputs.shape, generator=self.stream)
+
+
+class Warming(nn.Module):
+    """Lets more through from one forward to the next, by a count that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, inputs):
+        self.count += self.training
+        return inputs * (1 - 0.5**self.count)
+
+
+class Paced(nn.BatchNorm1d):
+    """Its statistics move less and less; what it gives does not tell."""
+
+    def forward(self, inputs):
+        self.momentum /= 2
+        return super().forward(inputs)
+
+
+def drops_by_itself(features=4, classes=3):
+    return nn.Sequential(nn.Linear(features, 8), OwnDropout(), nn.Linear(8, classes))
