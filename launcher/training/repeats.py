@@ -66,8 +66,8 @@ def check_repeats(dataset: Dataset[Any], model: nn.Module, task: Task, compute: 
         if (name, values) != again:
             raise SettingsError(
                 f"batch.exact=true: {name} is another when the same rows are put through again, so that it would "
-                "depend on how many shards a device computes: something keeps a state outside of parameters and buffers, "
-                "such as a generator or a counter of its own; draw from torch's global stream, which is seeded for "
+                "depend on how many shards a device computes: something keeps a state outside of parameters and buffers"
+                ", such as a generator or a counter of its own; draw from torch's global stream, which is seeded for "
                 "each shard, register what moves as a buffer, or set batch.exact=false"
             )
 
