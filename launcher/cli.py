@@ -76,6 +76,7 @@ class Instructions:
         chdir: whether to work inside it.
         notes: what the user should know, said when the run starts.
         sweeps: whether it is a sweep, of which every rank has the command line.
+        command: what the user typed, as the run folder keeps it.
     """
 
     exit_status: int | None = None
@@ -85,6 +86,7 @@ class Instructions:
     chdir: bool = False
     notes: list[str] = field(default_factory=list)
     sweeps: bool = False
+    command: str = ""
 
     def to_json(self) -> str:
         """The form in which they travel."""
@@ -231,6 +233,7 @@ def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) ->
 
 def _of_run(line: CommandLine, words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:
     from launcher.configure.compose import compose_run  # noqa: PLC0415 - the other ranks compose nothing
+    from launcher.configure.given import Given  # noqa: PLC0415
     from launcher.configure.run_folder import claim_run_folder  # noqa: PLC0415
 
     composed = compose_run(line)
@@ -245,9 +248,11 @@ def _of_run(line: CommandLine, words: list[str], rank: Rank, signals: Signals, h
     folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, _continues(run), held)
     if folder != composed.run_dir:
         run, notes = for_devices(compose_run(line, folder).run, first.world_size)
+    command = Given(str(Path.cwd()), line).to_json()
     if not holds_a_run:
-        _begin(run, folder, first.world_size, rank)
-    return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, [*line.notes, *notes])
+        _begin(run, folder, command, first)
+    notes = [*line.notes, *notes]
+    return Instructions(None, run.to_json(), run.digest, str(folder), composed.chdir, notes, command=command)
 
 
 def _start(run: RunConfig, words: list[str], signals: Signals) -> int:
@@ -260,11 +265,13 @@ def _continues(run: RunConfig) -> bool:
     return run.mode == "train" and run.checkpoint.resume == "auto"
 
 
-def _begin(run: RunConfig, folder: Path, world_size: int, rank: Rank) -> None:
+def _begin(run: RunConfig, folder: Path, command: str, rank: Rank) -> None:
+    from launcher.configure.given import NAME  # noqa: PLC0415
     from launcher.configure.run_folder import CONFIG, to_yaml  # noqa: PLC0415
 
+    (folder / NAME).write_text(command, encoding="utf-8")
     (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
-    write_status(folder, Status(world_size=world_size, restarts=rank.attempt))
+    write_status(folder, Status(world_size=rank.world_size, restarts=rank.attempt))
 
 
 def _ordered(file: Path, rank: Rank, held: ExitStack) -> Instructions:
@@ -276,8 +283,8 @@ def _ordered(file: Path, rank: Rank, held: ExitStack) -> Instructions:
     run, folder = RunConfig.from_json(order.run), Path(order.run_dir)
     _, holds_a_run = claim_run_folder(folder, False, _continues(run), held)
     if not holds_a_run:
-        _begin(run, folder, rank.world_size, rank)
-    return Instructions(None, order.run, order.digest, order.run_dir, order.chdir, order.notes)
+        _begin(run, folder, order.command, rank)
+    return Instructions(None, order.run, order.digest, order.run_dir, order.chdir, order.notes, command=order.command)
 
 
 def _told_at_once(line: CommandLine) -> str | None:
@@ -320,7 +327,7 @@ def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, watch: 
     if instructions.chdir:
         os.chdir(run_dir)
     device = device_of(rank, run.launch.device)
-    return start(run, RankContext(rank, store, watch.signals, watch, run_dir, device, threads))
+    return start(run, RankContext(rank, store, watch.signals, watch, run_dir, device, threads, instructions.command))
 
 
 def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, watch: Watch) -> int:

@@ -26,6 +26,7 @@ class RankContext:
         run_dir: the run folder.
         device: of this rank.
         threads: that this rank computes with.
+        command: what the user typed, as the run folder keeps it.
     """
 
     rank: Rank
@@ -35,6 +36,7 @@ class RankContext:
     run_dir: Path
     device: torch.device
     threads: int
+    command: str = ""
 
     def describe(self, working: int) -> str:
         """One line: ranks, device, threads, folder."""

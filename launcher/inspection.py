@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checkpoints import store
-from launcher.checkpoints.generation import FILES, Facts, read_facts
+from launcher.checkpoints.generation import BEST, FILES, Facts, read_facts
+from launcher.configure.given import Given
 from launcher.configure.run_folder import CONFIG, LOCK
 from launcher.configure.schema import RunConfig
 from launcher.files import holder_of
@@ -42,8 +43,8 @@ class Found:
         if self.facts is not None:
             rows, ranks = counted(self.facts.rows, "row", ","), counted(self.facts.world_size, "rank")
             words += [f"epoch {self.facts.epoch + 1}", rows, ranks]
-        best = self.facts and self.facts.best
-        if best and best["step"] == self.facts.step:  # type: ignore[union-attr]
+        best = self.facts.best if self.facts is not None and self.facts.is_best else None
+        if best:
             words.append(f"best {best['metric'].lstrip('-')} {best['value']:.4f}")
         return "  ".join([*words, self.problem or "whole"])
 
@@ -70,6 +71,7 @@ def inspect_text(run_dir: Path) -> str:
             f"checkpoints      {len(whole)} whole of {len(found)}",
             *(f"  {each}" for each in found),
             *(f"  {part.name}  unfinished" for part in sorted(root.glob(f"{store.PART}*"))),
+            *_best(run_dir, whole),
             f"continues        {_continues(run_dir, status, found, whole)}",
         ]
     )
@@ -111,13 +113,27 @@ def _ranks(status: Status, found: list[Found]) -> str:
     return f"{status.world_size}{f', before that {chr(44).join(others)}' if others else ''}"
 
 
+def _best(run_dir: Path, whole: list[Found]) -> list[str]:
+    """How the best evaluation is named, where it is kept."""
+    folders = [each.folder.name for each in whole if each.facts and each.facts.is_best]
+    return [f"best             {folders[0]}: checkpoint.load={run_dir / BEST}"] if folders else []
+
+
 def _continues(run_dir: Path, status: Status, found: list[Found], whole: list[Found]) -> str:
     """Where the run continues, and how."""
+    given = Given.kept_in(run_dir)
+    if given and "mode=evaluate" in given.line.overrides:
+        return "nowhere: it evaluated, and trained nothing"
+    how = (
+        f"\n  {given.continuing(run_dir, status.world_size)}"
+        if given
+        else f" give its settings and hydra.run.dir={run_dir}"
+    )
     if not found:
-        return "from the beginning: no checkpoint was kept"
+        return f"from the beginning, as no checkpoint was kept:{how}"
     if not whole:
         return "nowhere: no checkpoint is whole"
     newest = whole[0].folder
     over = status.state in ("finished", "stopped") and newest == store.folder_of(newest.parent, status.step)
     more = "; it is over, unless more is asked for, as by trainer.epochs" if over else ""
-    return f"from {newest.name}, on any number of ranks: give its settings and hydra.run.dir={run_dir}{more}"
+    return f"from {newest.name}, on any number of ranks{more}:{how}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from launcher.checkpoints.export import check_export
-from launcher.checkpoints.state import load_weights
+from launcher.checkpoints.load import load_weights
 from launcher.configure.devices import in_config_words, plan_of
 from launcher.configure.parts import Parts, build_optimizer, build_parts, build_scheduler
 from launcher.configure.schema import RunConfig

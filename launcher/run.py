@@ -16,8 +16,10 @@ from torch.utils.data import Dataset
 from launcher.assemble import assemble, compute_of, evaluation_of, observer_of, seeded
 from launcher.checkpoints.export import check_export, export_weights
 from launcher.checkpoints.identity import NAME as IDENTITY
-from launcher.checkpoints.state import load_weights, weights_sha256
+from launcher.checkpoints.load import load_weights
+from launcher.checkpoints.state import weights_sha256
 from launcher.configure.devices import plan_of
+from launcher.configure.given import NAME as COMMAND
 from launcher.configure.parts import Parts, build_parts
 from launcher.configure.run_folder import CONFIG, to_yaml
 from launcher.configure.schema import RunConfig
@@ -75,7 +77,8 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
         _export(run, context, parts.model)
         return "finished"
-    training.observer.began({CONFIG: to_yaml(run), IDENTITY: to_json(training.keeper.about["identity"])})
+    identity = to_json(training.keeper.about["identity"])
+    training.observer.began({COMMAND: context.command, CONFIG: to_yaml(run), IDENTITY: identity})
     context.watch.begin(plan.active, run.launch.timeout_s)
     with training.observer.progress(), context.signals.noted(), training.keeper.writing():
         ending = training.run()

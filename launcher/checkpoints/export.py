@@ -9,11 +9,12 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from launcher.files import replace_durably
-from launcher.processes.errors import SettingsError
+from launcher.processes.errors import SettingsError, first_line
 
 log = logging.getLogger(__name__)
 
-NAME = "model.safetensors"
+SUFFIX = ".safetensors"
+NAME = f"model{SUFFIX}"
 
 
 def check_export(export: str | None) -> None:
@@ -22,8 +23,8 @@ def check_export(export: str | None) -> None:
     Raises:
         SettingsError: with the remedy.
     """
-    if export and find_spec(export) is None:
-        raise SettingsError(f"checkpoint.export={export} needs the package {export}: pip install 'evenshard[export]'")
+    if export:
+        _check_package(f"checkpoint.export={export}")
 
 
 def export_weights(model: nn.Module, run_dir: Path) -> Path:
@@ -41,3 +42,28 @@ def export_weights(model: nn.Module, run_dir: Path) -> Path:
     plain = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     replace_durably(run_dir / NAME, save(plain, {"format": "pt"}))
     return run_dir / NAME
+
+
+def read_export(place: str, content: bytes) -> dict[str, Tensor]:
+    """The tensors of a file that ``export_weights``, or safetensors, wrote.
+
+    Args:
+        place: the setting and file that it comes from, for the message.
+        content: the file.
+
+    Raises:
+        SettingsError: where the package is missing, or the file is damaged or something else.
+    """
+    _check_package(place)
+    from safetensors import SafetensorError  # noqa: PLC0415 - an extra
+    from safetensors.torch import load  # noqa: PLC0415
+
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise SettingsError(f"{place}: cannot be read: {first_line(error)}") from error
+
+
+def _check_package(place: str) -> None:
+    if find_spec("safetensors") is None:
+        raise SettingsError(f"{place} needs the package safetensors: pip install 'evenshard[export]'")

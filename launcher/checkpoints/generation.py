@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ STATES = "states.pt"
 FACTS = "run.json"
 FILES = (WEIGHTS, TRAINING, FACTS)
 """Those that every generation has."""
+BEST = "best"
+"""What stands for the checkpoint of the best evaluation, after the folder of a run."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Facts:
     best: Mapping[str, Any] | None = None
     wait: Mapping[str, Any] | None = None
 
+    @property
+    def is_best(self) -> bool:
+        """Whether the evaluation after the last step is the best so far."""
+        return self.best is not None and self.best["step"] == self.step
+
     def to_bytes(self) -> bytes:
         """JSON; numbers that are not finite become texts."""
         values = {**vars(self), "results": _as_json(self.results), "metrics": _as_json(self.metrics)}
@@ -90,6 +98,22 @@ def read_facts(place: str, folder: Path) -> Facts:
         SettingsError: where it is not what was written, or is no checkpoint.
     """
     return Facts.from_bytes(place, _read(place, folder, FACTS))
+
+
+def named(place: str, path: Path) -> Path:
+    """``path``, where ``best`` after a run folder stands for its checkpoint of the best evaluation.
+
+    Raises:
+        SettingsError: where none is kept there.
+    """
+    kept = [] if path.name != BEST or path.exists() else store.candidates(path.parent)
+    for folder in kept:
+        with suppress(SettingsError):  # damaged
+            if read_facts(place, folder).is_best:
+                return folder
+    if kept:
+        raise SettingsError(f"{place}: no best evaluation is kept in {path.parent}; checkpoint.keep_best keeps one")
+    return path
 
 
 def read_tensors(place: str, folder: Path) -> tuple[Any, Any]:

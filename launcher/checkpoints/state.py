@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from launcher.checkpoints import store
-from launcher.checkpoints.plain import Copies, read_state, snapshot, to_bytes
-from launcher.processes.errors import SettingsError
+from launcher.checkpoints.plain import Copies, snapshot, to_bytes
+from launcher.processes.errors import SettingsError, few
 
 WEIGHTS = "model.pt"
 EXTRA_STATE = "_extra_state"
@@ -43,24 +41,6 @@ def snapshot_of(model: nn.Module, copy: Callable[[Tensor], Tensor]) -> dict[str,
     return snapshot("model", dict(model.state_dict()), copy)  # type: ignore[no-any-return]
 
 
-def load_weights(model: nn.Module, path: str) -> str:
-    """Put the weights behind ``checkpoint.load`` into ``model``.
-
-    Args:
-        model: must have parameters and buffers of the same names and shapes.
-        path: a run folder, its ``checkpoints/``, one generation, or a file that torch.save wrote.
-
-    Returns:
-        Where they came from.
-
-    Raises:
-        SettingsError: where there are none, where none is whole, or where they are another model's.
-    """
-    folder, content = _find(Path(path))
-    put_weights(model, read_state(f"checkpoint.load={folder}", content), f"checkpoint.load={folder}")
-    return str(folder)
-
-
 def put_weights(model: nn.Module, weights: Any, place: str) -> None:
     """Put ``weights`` into ``model``, whose tensors stay where they are.
 
@@ -78,24 +58,6 @@ def put_weights(model: nn.Module, weights: Any, place: str) -> None:
     model.load_state_dict(weights)
 
 
-def _find(path: Path) -> tuple[Path, bytes]:
-    if not path.exists():
-        raise SettingsError(f"checkpoint.load={path}: there is no such file or folder")
-    if path.is_file():
-        return path, path.read_bytes()
-    problems = []
-    for folder in store.candidates(path):
-        try:
-            return folder, store.read(folder, WEIGHTS)
-        except store.DamagedError as error:  # noqa: PERF203 - few folders
-            problems.append(str(error))
-        except store.NewerError as error:
-            raise SettingsError(f"checkpoint.load={path}: {error}") from error
-    raise SettingsError(
-        f"checkpoint.load={path}: no whole checkpoint: {'; '.join(problems) or 'nothing is kept there'}"
-    )
-
-
 def _fits_a_state_dict(name: object, value: object) -> bool:
     return isinstance(value, Tensor) or str(name).endswith(EXTRA_STATE)
 
@@ -109,17 +71,12 @@ def _check_names(model: nn.Module, weights: Mapping[str, Any], place: str) -> No
         if isinstance(weights.get(name), Tensor) and value.shape != weights[name].shape
     ]
     found = [
-        *([f"it lacks {_few(missing)}"] if missing else []),
-        *([f"the model lacks {_few(unknown)}"] if unknown else []),
-        *([_few(shapes)] if shapes else []),
+        *([f"it lacks {few(missing)}"] if missing else []),
+        *([f"the model lacks {few(unknown)}"] if unknown else []),
+        *([few(shapes)] if shapes else []),
     ]
     if found:
         raise SettingsError(
             f"{place}: weights of another model: {'; '.join(found)}; give the settings of the run that they come "
             "from, as its config.yaml has them"
         )
-
-
-def _few(names: list[str], limit: int = 3) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

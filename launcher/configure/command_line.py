@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -65,6 +66,23 @@ class CommandLine:
             *(f"{name} changes nothing: the launcher keeps its own logs and folders" for name in idle),
             *(f"{name} changes nothing: it is for sweeps, with -m" for name in lone),
         ]
+
+
+def command_of(line: CommandLine, ranks: int = 1) -> str:
+    """The command whose words ``parse`` sorted, quoted for a shell; flags that print something and stop are left out.
+
+    Args:
+        line: what the user typed.
+        ranks: that torchrun is to start, where ``line`` says nothing about ``launch.processes``.
+
+    >>> command_of(CommandLine(("optimizer.lr=0.1", "vars={note: a b}"), config_dir="mine"), ranks=2)
+    "torchrun --nproc-per-node=2 -m launcher --config-dir=mine optimizer.lr=0.1 'vars={note: a b}'"
+    """
+    starts_its_own = any(text.lstrip("+").startswith(("launch.processes=", "launch.nodes=")) for text in line.overrides)
+    start = ["python"] if ranks == 1 or starts_its_own else ["torchrun", f"--nproc-per-node={ranks}"]
+    name = [] if line.config_name == "config" else [f"--config-name={line.config_name}"]
+    folder = [] if line.config_dir is None else [f"--config-dir={line.config_dir}"]
+    return shlex.join([*start, "-m", "launcher", *folder, *name, *line.overrides])
 
 
 class _Parser(argparse.ArgumentParser):

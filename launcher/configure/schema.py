@@ -180,15 +180,17 @@ class CheckpointConfig:
             says.
         expected_failure_s: seconds after which something fails, on average, for every_steps=auto.
         keep: how many of them stay; older ones are removed when a new one is whole.
-        keep_best: the metric by whose best evaluation one more stays: accuracy where the highest is best, -loss where
-            the lowest is. null: none.
+        keep_best: the metric by whose best evaluation one more stays, which RUN_DIR/best names: accuracy where the
+            highest is best, -loss where the lowest is. null: none.
         background: whether they are written while training goes on, one at a time; false: training waits.
         on_error: stop or warn, where one cannot be written, as on a full disk. At the end of a run it is an error.
         export: safetensors, for weights that others can read, in model.safetensors of the run folder: written at the
             end, also of a run that is over and asked for them later. null: none.
         resume: auto (continue in the run folder, after a restart or where hydra.run.dir names one that was used),
-            never, or a run folder, its checkpoints/ or one of those, to continue from in a run folder of its own.
-        load: weights to start from: a run folder, a folder of checkpoints/, or a file of weights.
+            never, or a run folder, RUN_DIR/best, its checkpoints/ or one of those, to continue from in a run folder
+            of its own.
+        load: weights to start from: a run folder (its newest checkpoint), RUN_DIR/best (that of keep_best), a folder
+            of checkpoints/, or a file that torch.save or safetensors wrote.
     """
 
     every_steps: Any = "auto"

@@ -57,3 +57,13 @@ def at_least(option: str, value: float | None, least: float) -> None:
 def first_line(error: BaseException) -> str:
     """The first line of a message, without the details that libraries add."""
     return str(error).strip().splitlines()[0]
+
+
+def few(names: list[str], limit: int = 3) -> str:
+    """The first names, and how many more there are.
+
+    >>> few(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -17,6 +17,8 @@ from launcher.files import replace_file
 from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, PlainError, SettingsError
 from launcher.processes.signals import Preempted
 
+IN_WORKER = re.compile(r"Caught \w+ (in .*)\.\nOriginal Traceback \(most recent call last\):\n")
+"""How torch begins the text of an exception that a worker of a loader raised; its traceback and its text follow."""
 BROKEN = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 LAST_WORDS_S = 5.0
 """The seconds that a rank has to say why it went, before another does so."""
@@ -47,7 +49,7 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, rank: int) -> Failure:
         """Describe ``error`` as it was raised on ``rank``."""
-        message = printable(_text_of(error))
+        message = printable(own_text(error))
         if isinstance(error, KeyboardInterrupt):
             status = PREEMPTED if isinstance(error, Preempted) else FAILED
             return cls(rank, type(error).__name__, message or "interrupted", "", status, rank)
@@ -58,8 +60,10 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """One line: rank, type and message."""
-        return f"rank {self.rank}: {self.type}: {self.message}"
+        """Rank, type and message; of a message whose lines are in the traceback, the first."""
+        first, *more = self.message.splitlines() or [""]
+        message = f"{first} [...]" if more and self.traceback else self.message
+        return f"rank {self.rank}: {self.type}: {message}"
 
     @property
     def words(self) -> str:
@@ -82,6 +86,17 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception as second:  # noqa: BLE001 - the class is broken too
         return f"(its text cannot be read: {type(second).__name__})"
+
+
+def own_text(error: BaseException) -> str:
+    """The text of an exception; of one from a worker of a loader, whose text holds a traceback, what it said there."""
+    text = _text_of(error)
+    found = IN_WORKER.match(text)
+    if not found:
+        return text
+    _, _, last = text.rpartition("\n  ")  # lines of a traceback are indented
+    said = re.sub(rf"^[\w.]*\b{type(error).__name__}(: |$)", "", last.partition("\n")[2].strip())
+    return f"{said} ({found[1]})".strip()
 
 
 class AnotherFailedError(Exception):

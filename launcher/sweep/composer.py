@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.configure.command_line import CommandLine
 from launcher.configure.compose import compose_job
 from launcher.configure.devices import for_devices
+from launcher.configure.given import Given
 from launcher.configure.start import first_rank
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
@@ -58,4 +59,5 @@ class Composer:
         run, notes = for_devices(composed.run, world_size)
         evaluated = ["loss", *run.metrics] if run.data.test else []
         BestRule.parse(run.sweep.metric, evaluated, "sweep.metric")
-        return Job(number, overrides, run, composed.run_dir, composed.chdir, tuple(notes), world_size)
+        command = Given(str(Path.cwd()), line).to_json()
+        return Job(number, overrides, run, composed.run_dir, composed.chdir, tuple(notes), world_size, command)

@@ -33,6 +33,7 @@ class Job:
         chdir: whether it works inside that folder.
         notes: what the user should know, said in its log.
         world_size: its ranks, over all nodes.
+        command: that begins this run alone, as its run folder keeps it.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Job:
     chdir: bool = False
     notes: tuple[str, ...] = ()
     world_size: int = 1
+    command: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Order:
         run_dir: the run folder.
         chdir: whether to work inside it.
         notes: what the user should know, said when the run starts.
+        command: that begins this run alone, as the run folder keeps it.
     """
 
     run: str
@@ -29,6 +30,7 @@ class Order:
     run_dir: str
     chdir: bool
     notes: list[str]
+    command: str
 
     @classmethod
     def read(cls, file: Path) -> Order:
@@ -38,7 +40,7 @@ class Order:
 
 def leave_order(job: Job) -> Path:
     """Leave what a job's processes read in its run folder; returns the file."""
-    order = Order(job.run.to_json(), job.run.digest, str(job.run_dir), job.chdir, list(job.notes))
+    order = Order(job.run.to_json(), job.run.digest, str(job.run_dir), job.chdir, list(job.notes), job.command)
     job.run_dir.mkdir(parents=True, exist_ok=True)
     replace_file(job.run_dir / NAME, json.dumps(asdict(order), ensure_ascii=False, indent=1) + "\n")
     return job.run_dir / NAME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.processes.errors import SettingsError, few
 from launcher.seeds import seed_streams
 from launcher.training.buffers import StepBuffers, combine_buffers
 from launcher.training.shard_batchnorm import ShardLayout
@@ -86,6 +88,8 @@ class Averaged:
 
     def finish(self) -> Tensor:
         """The sum over this rank's micro-batches."""
+        if isinstance(self.model, DistributedDataParallel):
+            check_reduced(self.model)
         losses, self._losses = self._losses, []
         seed_streams(self.seed, "step", self._step, "optimizer")  # some draw, and must draw alike on all ranks
         return torch.stack(losses).sum()
@@ -98,3 +102,29 @@ class Averaged:
         if last or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
         return self.model.no_sync()
+
+
+def check_reduced(model: DistributedDataParallel) -> None:
+    """Refuse to go on where gradients were not reduced.
+
+    DistributedDataParallel then still waits for those of parameters that the losses of this rank do not depend on.
+
+    Raises:
+        SettingsError: naming the parameters.
+    """
+    try:
+        model.reducer._check_reducer_finalized()  # noqa: SLF001 - it would raise this in the next forward
+    except RuntimeError as error:
+        names = [name for name, p in model.module.named_parameters() if p.requires_grad]
+        names = [name for name in names if name not in model.parameters_to_ignore]
+        found = re.search(r"did not receive grad for rank \d+: (\d+(?: \d+)*)$", str(error), re.MULTILINE)
+        unused = [names[int(number)] for number in found[1].split()] if found else ["some of its parameters"]
+        remedy = (
+            "let the loss depend on all that forward returns"
+            if model.find_unused_parameters
+            else "set +ddp.find_unused_parameters=true, use them, or set their requires_grad=False"
+        )
+        raise SettingsError(
+            f"model: the loss does not depend on {few(unused)}, whose gradients DistributedDataParallel waits for; "
+            f"{remedy}"
+        ) from error

@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from launcher.checkpoints import identity, settings
-from launcher.checkpoints.generation import Choice, Facts, choose, read_facts, read_states, read_tensors
+from launcher.checkpoints.generation import Choice, Facts, choose, named, read_facts, read_states, read_tensors
 from launcher.checkpoints.state import put_weights
 from launcher.checkpoints.stateful import put_states
 from launcher.checkpoints.store import FOLDER
 from launcher.configure.devices import in_config_words
-from launcher.configure.parts import Parts
+from launcher.configure.parts import RUN_LENGTH, Parts
 from launcher.configure.schema import RESUME_WORDS, RunConfig
 from launcher.observe.observer import METRICS, Done
 from launcher.observe.status import read_status
@@ -86,6 +86,8 @@ class Resumed:
             ) from error
         if self.says and (changes := identity.changes(facts.identity, about["identity"])):
             log.info("note: resumed under another identity: %s: the same rows, but not the same bits", changes)
+        if self.says and (stretch := stretched(facts.scheduler, about["scheduler"])):
+            log.info("note: %s: from here on the learning rate is that of the new length", stretch)
         done = Done(facts.step, facts.epoch, facts.rows)
         best = Best(**facts.best) if facts.best else None
         wait = Wait.restored(facts.wait)
@@ -137,6 +139,23 @@ def take_states(source: Path, run: RunConfig, parts: Parts) -> None:
         log.info("note: %s keeps no state of this task, which is evaluated as it was built", place)
 
 
+def stretched(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What became of the length of a scheduler, from its nodes; nothing where it is the same, or the scheduler another.
+
+    >>> stretched({"_target_": "torch.optim.lr_scheduler.OneCycleLR", "total_steps": 10},
+    ...           {"_target_": "torch.optim.lr_scheduler.OneCycleLR", "total_steps": 20})
+    'the scheduler was made for 10 steps (scheduler.total_steps) and is now for 20'
+    """
+    sides = [(name, before[name], now[name]) for name in RUN_LENGTH if name in before and name in now]
+    if before.get("_target_") != now.get("_target_"):
+        return ""
+    return "".join(
+        f"the scheduler was made for {there} steps (scheduler.{name}) and is now for {here}"
+        for name, there, here in sides
+        if there != here
+    )
+
+
 def _say(run: RunConfig, folder: Path, facts: Facts, changes: settings.Changes) -> None:
     log.info("resumed from     %s: step %d, epoch %d, %s rows", folder, facts.step, facts.epoch + 1, f"{facts.rows:,}")
     if changes:
@@ -158,7 +177,7 @@ def look(resume: str, run_dir: Path) -> dict[str, Any] | None:
         return {"place": f"{place}: {own}", "folder": str(own), "told": told}
     if resume in RESUME_WORDS:
         return None
-    path = Path(resume)
+    path = named(place, Path(resume))
     if not path.is_dir():
         wrong = "is a file; checkpoint.load takes files of weights" if path.exists() else "there is no such folder"
         raise SettingsError(f"{place}: {wrong}")

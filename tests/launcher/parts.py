@@ -38,6 +38,14 @@ class FailsOnRankOne(nn.Linear):
         return super().forward(inputs)
 
 
+class PartlyUnused(nn.Linear):
+    """Has a layer that its output does not depend on."""
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.idle = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
 class FailsInTurn(nn.Linear):
     """Rank 1 fails at once; rank 0 fails in another way when rank 1 is known to have failed."""
 

@@ -14,8 +14,7 @@ from torch import nn
 
 from launcher.checkpoints import store
 from launcher.checkpoints.generation import FILES
-from launcher.checkpoints.plain import Copies, snapshot, to_bytes
-from launcher.checkpoints.state import read_state
+from launcher.checkpoints.plain import Copies, read_state, snapshot, to_bytes
 from launcher.checkpoints.writer import Writer
 from launcher.files import DISK, Disk
 from launcher.training.interval import Interval
@@ -314,6 +313,28 @@ def test_the_checkpoint_of_the_best_evaluation_stays_also_over_a_restart(tmp_pat
         assert best_of(done)[12] == {"metric": "-loss", "value": losses[best], "step": best}
         assert sorted(best_of(done)) == [best, 12]
     assert best_of(other) == {15: {"metric": "accuracy", "value": other.values("test/accuracy")[-1], "step": 15}}
+
+
+def test_best_after_a_run_folder_names_the_checkpoint_of_its_best_evaluation(tmp_path):
+    words = (*SURVIVOR, "trainer.epochs=3", "checkpoint.every_steps=null", "optimizer.lr=0.5")
+    run, other = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    trained, _, loaded, resumed, none, nowhere = in_turn(
+        Line(run.parent, (*words, "checkpoint.keep=1", "checkpoint.keep_best=-loss")),
+        Line(other.parent, (*words, "trainer.max_steps=1")),
+        Line(tmp_path / "c", (*words, "mode=evaluate", f"checkpoint.load={run}/best")),
+        Line(tmp_path / "d", (*words, f"checkpoint.resume={run}/best")),
+        Line(tmp_path / "e", (*words, f"checkpoint.load={other}/best")),
+        Line(tmp_path / "f", (*words, "checkpoint.load=best")),
+    )
+    losses = {line["step"]: line["test/loss"] for line in trained.metrics if "test/loss" in line}
+    best = min(losses, key=losses.get)
+    assert best < 9
+    assert loaded.values("test/loss") == [losses[best]]
+    assert f"resumed from     {run}/checkpoints/step_{best:08d}: step {best}, " in resumed.output
+    assert none.error == (
+        f"error: checkpoint.load={other}/best: no best evaluation is kept in {other}; checkpoint.keep_best keeps one\n"
+    )
+    assert nowhere.error == f"error: checkpoint.load={tmp_path}/f/best: there is no such file or folder\n"
 
 
 def test_checkpoints_by_the_clock_are_kept_after_the_same_step_on_all_ranks(tmp_path):

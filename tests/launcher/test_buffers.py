@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher.checkpoints.state import load_weights
+from launcher.checkpoints.load import load_weights
 from launcher.testing import simulate
 from launcher.training.buffers import combine_buffers, running_statistics
 from tests.launcher.command import TINY, launch

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from launcher.checkpoints import store
-from launcher.checkpoints.state import WEIGHTS, load_weights, weights_sha256, weights_to_bytes
+from launcher.checkpoints.load import load_weights
+from launcher.checkpoints.state import WEIGHTS, weights_sha256, weights_to_bytes
 from launcher.processes.errors import SettingsError
 from tests.launcher.command import TINY, launch
 

@@ -1,6 +1,8 @@
 """Weights in a file that others read."""
 
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,6 +28,23 @@ def test_the_weights_of_the_end_are_exported_also_when_that_is_asked_for_later(t
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
     assert "nothing is left to do" in later.output
     assert contents(later.run_dir)["model.safetensors"] == contents(whole.run_dir)["model.safetensors"]
+
+
+def test_an_exported_file_is_loaded(tmp_path):
+    place = f"{tmp_path}/first/run/model.safetensors"
+    load = ("mode=evaluate", f"checkpoint.load={place}")
+    words = (*SURVIVOR, "checkpoint.export=safetensors")
+    run, loaded, without, damaged = in_turn(
+        Line(tmp_path / "first", words),
+        Line(tmp_path / "loaded", (*SURVIVOR, *load)),
+        Line(tmp_path / "without", (*SURVIVOR, *load), without_the_package),
+        Line(tmp_path / "damaged", (*SURVIVOR, *load), lambda: (with_the_package(), Path(place).write_bytes(b"x"))),
+    )
+    assert loaded.state["weights_sha256"] == run.state["weights_sha256"]
+    remedy = "needs the package safetensors: pip install 'evenshard[export]'"
+    assert without.error == f"error: checkpoint.load={place} {remedy}\n"
+    assert damaged.error.startswith(f"error: checkpoint.load={place}: cannot be read: ")
+    assert (loaded.status, without.status, damaged.status) == (0, 2, 2)
 
 
 class Tied(nn.Module):
@@ -65,6 +84,10 @@ def test_a_wrong_export_is_refused_before_training(tmp_path):
         "error: checkpoint.export=safetensors needs the package safetensors: pip install 'evenshard[export]'\n"
     )
     assert without.state["step"] == 0
+
+
+def with_the_package():
+    export.find_spec = find_spec
 
 
 def without_the_package():

@@ -9,6 +9,7 @@ import pytest
 
 from launcher.processes.failures import Failure, tell_torchrun
 from launcher.testing import simulate
+from launcher.training.finite import NonFiniteError
 from tests.launcher.command import CONFIGS, TINY, launch
 from tests.launcher.test_torchrun import end, start
 
@@ -67,6 +68,14 @@ def test_the_own_launcher_restarts_ranks_that_failed(tmp_path):
     assert status == 0, error
     state = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (state["state"], state["step"], state["restarts"]) == ("finished", 6, 1)
+
+
+def test_of_a_message_of_many_lines_the_first_is_repeated_below_the_traceback():
+    long = Failure.of(RuntimeError("sizes differ:\n  a is 3\n  b is 4"), 3)
+    assert long.words.endswith("  b is 4\nerror: rank 3: RuntimeError: sizes differ: [...]")
+    assert long.message == "sizes differ:\n  a is 3\n  b is 4"
+    plain = Failure.of(NonFiniteError("one\ntwo"), 3)
+    assert plain.words == "error: rank 3: NonFiniteError: one\ntwo"
 
 
 def test_a_full_disk_leaves_no_half_of_a_word_for_torchrun(tmp_path):

@@ -1,13 +1,19 @@
 """What a run folder holds is told without touching it."""
 
 import os
+import shlex
 import shutil
 import time
+from pathlib import Path
 
-from launcher.configure.command_line import parse
+import pytest
+
+from launcher.configure.command_line import CommandLine, command_of, parse
+from launcher.configure.compose import compose_run
+from launcher.configure.given import NAME, Given, quoted
 from launcher.files import holder_of, lock
 from launcher.inspection import inspect_text
-from tests.launcher.command import Line, in_turn, launch
+from tests.launcher.command import CONFIGS, Line, in_turn, launch
 from tests.launcher.disks import FullDisk
 from tests.launcher.survivor import SURVIVOR, back_to, contents
 
@@ -45,7 +51,9 @@ def test_a_run_folder_is_told_about_and_left_as_it_is(tmp_path):
     assert told[6].startswith("step_00000003 0.0 MB epoch 1 24 rows 1 rank best loss ")
     assert told[7:] == [
         ".part_00000007_1 unfinished",
-        f"continues from step_00000005, on any number of ranks: give its settings and hydra.run.dir={run}",
+        f"best step_00000003: checkpoint.load={run}/best",
+        "continues from step_00000005, on any number of ranks:",
+        f"cd {tmp_path} && python -m launcher --config-dir={CONFIGS} {shlex.join(words[1:])} hydra.run.dir={run}",
     ]
     assert contents(tmp_path / "run") == contents(tmp_path / "before")
 
@@ -63,19 +71,72 @@ def test_how_a_run_ended(tmp_path):
     )
     assert (whole.status, full.status, before.status) == (0, 2, 2)
     told = {done: lines(inspect_text(tmp_path / done / "run")) for done in ("whole", "full", "before", "killed")}
-    assert told["whole"][-1].endswith("; it is over, unless more is asked for, as by trainer.epochs")
+    assert told["whole"][-2].endswith("; it is over, unless more is asked for, as by trainer.epochs:")
     assert told["full"][1].startswith("state failed at step 4, epoch 2, 32 rows: SettingsError: ")
     assert "; the last checkpoint was not kept: No space left on device: " in told["full"][1]
+    command = command_of(parse([*SURVIVOR, "data.train.n=0"]))
     assert told["before"][2:] == [
         "settings unknown: no checkpoint tells",
         "ranks 1",
         "checkpoints 0 whole of 0",
-        "continues from the beginning: no checkpoint was kept",
+        "continues from the beginning, as no checkpoint was kept:",
+        f"cd {tmp_path}/before && {command} hydra.run.dir={tmp_path}/before/run",
     ]
     assert told["killed"][1] == (
         "state killed after step 6, epoch 2, 48 rows: it says that it is running, and no process works in it"
     )
-    assert told["killed"][-1].startswith("continues from step_00000002, on any number of ranks: ")
+    assert told["killed"][-2] == "continues from step_00000002, on any number of ranks:"
+
+
+def test_the_command_that_is_told_continues_the_run(tmp_path):
+    folder = tmp_path / "it's a=1, b"
+    words = (
+        *SURVIVOR,
+        "trainer.max_steps=2",
+        "checkpoint.resume=never",
+        "+vars.note='two ${seed} words'",
+        f"hydra.run.dir={quoted(str(folder / 'run'))}",
+    )
+    first, refused = in_turn(Line(tmp_path, words), Line(tmp_path, (*words, "seed=1")))
+    assert (first.status, refused.status) == (0, 2)
+    told = inspect_text(folder / "run").splitlines()[-1]
+    place, command = told.strip().split(" && ")
+    program, again = shlex.split(command)[:3], shlex.split(command)[3:]
+    assert shlex.split(place) == ["cd", str(tmp_path)]
+    assert program == ["python", "-m", "launcher"]
+    (more,) = in_turn(Line(tmp_path, (*again, "trainer.max_steps=3")))
+    assert more.status == 0, more.error
+    assert "resumed from " in more.output
+    assert (more.state["step"], more.run_dir) == (3, folder / "run")
+    *_, asked, _ = shlex.split(inspect_text(folder / "run").splitlines()[-1])
+    assert asked == "trainer.max_steps=3"
+    evaluated = Given(str(tmp_path), CommandLine(("mode=evaluate",))).to_json()
+    (folder / "run" / NAME).write_text(evaluated)
+    assert inspect_text(folder / "run").endswith("continues        nowhere: it evaluated, and trained nothing")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "{",
+        "[]",
+        '{"folder": "/", "config_name": "config", "config_dir": null, "overrides": [1]}',
+        '{"folder": "/", "config_name": "config", "config_dir": null, "overrides": ["vars.a=\\u001b[2J"]}',
+        '{"folder": 3, "config_name": "config", "config_dir": null, "overrides": []}',
+    ],
+)
+def test_a_command_that_cannot_be_printed_is_passed_over(tmp_path, kept):
+    (tmp_path / "status.json").write_text("{}")
+    (tmp_path / NAME).write_text(kept)
+    assert inspect_text(tmp_path).endswith(f"kept: give its settings and hydra.run.dir={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a=1,b=2 (x)", "it's", 'q"uo"te', "back\\slash", "end\\", 'b\\"q', "null", "ünï ✓", "~a:b@c"],
+)
+def test_any_text_is_read_by_hydra_as_it_stands(name):
+    assert compose_run(parse([f"hydra.run.dir={quoted('/' + name)}"])).run_dir == Path("/") / name
 
 
 def test_a_run_that_goes_on_is_told_of_and_not_disturbed(tmp_path):

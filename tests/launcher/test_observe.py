@@ -74,6 +74,7 @@ def test_the_config_is_kept_resolved(done):
 def test_only_whole_files_are_left(done):
     assert {path.name for path in done.run_dir.iterdir()} == {
         ".lock",
+        "command.json",
         "config.yaml",
         "identity.json",
         "status.json",

@@ -1,11 +1,14 @@
 """A user's own package beside the command: model, dataset, task and configs, nothing copied from the launcher."""
 
+import json
 import re
+import sys
 import textwrap
 
 import pytest
 
 from tests.launcher.command import TINY, launch
+from tests.launcher.test_torchrun import end, start
 
 FILES = {
     "mine/__init__.py": "",
@@ -128,6 +131,17 @@ def test_an_error_in_it_keeps_its_traceback_exactly_once(project, words, error, 
     assert done.error.splitlines()[-1].startswith("error: rank ")
     assert done.error.endswith(f": {error}\n")
     assert (done.state["state"], done.state["error"]["type"]) == ("failed", error.partition(":")[0])
+
+
+def test_an_error_in_a_worker_of_a_loader_is_told_once_with_both_tracebacks(project):
+    words = (*MINE, "data.train.broken=13", "data.workers=1", "hydra.run.dir=run")
+    status, _, error = end(start(project, [sys.executable, "-m", "launcher", *words]))
+    assert status == 1
+    told = "row 13 is broken (in DataLoader worker process 0)"
+    assert error.count("Traceback (most recent call last)") == 2
+    assert error.count("\nLookupError: row 13 is broken\n") == 1
+    assert error.endswith(f"\nerror: rank 0: LookupError: {told}\n")
+    assert json.loads((project / "run" / "status.json").read_text())["error"]["message"] == told
 
 
 @pytest.mark.parametrize(

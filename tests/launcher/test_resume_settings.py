@@ -52,9 +52,12 @@ def test_changed_rates_hold_from_where_the_run_continues(tmp_path, changed):
     words = (*SURVIVOR, "scheduler=cosine", "trainer.log_every=1")
     before, after = Line(tmp_path / "before", words), Line(tmp_path / "after", (*words, changed))
     mixed = Line(tmp_path / "mixed", after.words, lambda: back_to(2, before.folder, mixed.folder))
-    old, new, found = (done.values("train/lr") for done in in_turn(before, after, mixed))
+    done = in_turn(before, after, mixed)
+    old, new, found = (each.values("train/lr") for each in done)
     assert found == [*old[:2], *new[2:]]
     assert old != new[: len(old)]
+    stretched = "note: the scheduler was made for 6 steps (scheduler.T_max) and is now for 12: from here on the "
+    assert [each.output.count(stretched) for each in done] == [0, 0, changed == "trainer.epochs=4"]
 
 
 def test_a_run_continues_from_a_path_in_a_folder_of_its_own(tmp_path):

@@ -213,6 +213,13 @@ UNFIT = [
         "model: layer words has sparse=true, with which DistributedDataParallel halves gradients of other ",
     ),
     (
+        "model._target_=tests.launcher.parts.PartlyUnused",
+        (
+            "model: the loss does not depend on idle.0.weight, idle.0.bias, idle.1.weight and 1 more, whose gradients "
+            "DistributedDataParallel waits for; set +ddp.find_unused_parameters=true, use them, or set their "
+        ),
+    ),
+    (
         "batch.exact=true model=normalised model._target_=tests.launcher.parts.Expanded",
         (
             "batch.exact=true: buffer scale is expanded, and several of its numbers share one place in memory; "
