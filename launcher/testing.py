@@ -15,6 +15,7 @@ The processes are forked from a server that has torch loaded, which takes a frac
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -173,6 +174,7 @@ def _raise(end: Ended, name: str) -> None:
 
 def _serve(connection: Connection, call: bytes, environment: dict[str, str], process_group: bool) -> None:
     """The life of a rank."""
+    gc.freeze()  # what was there before the fork is shared, as long as nobody goes through it for garbage
     # It passes on how it was itself started, which would have its loaders' workers import everything anew.
     multiprocessing.set_start_method(None, force=True)
     os.environ.update(environment)
