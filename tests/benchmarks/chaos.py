@@ -1,11 +1,11 @@
 """Disturb a run of the digits job in exact mode until it is over, and compare it with one that was left alone.
 
-    python tests/benchmarks/chaos.py [--faults 60] [--seed 0] [--minutes 5] [--out outputs/chaos]
+    python tests/benchmarks/chaos.py [--faults 60] [--ranks 5] [--seed 0] [--minutes 5] [--out outputs/chaos]
 
 A fault is one of SIGKILL, SIGTERM, SIGUSR1, SIGSTOP and SIGCONT, a disk that is full, a bit that is flipped in the
 newest checkpoint, or that deleted; it hits a rank or the launcher, while the run trains, starts, or is down. Whenever
-the run has ended it is started again with the same folder, on 1 to 5 ranks, by torchrun or by the command itself. What
-comes at which step is drawn from the seed; how far a run gets before a signal reaches it is not.
+the run has ended it is started again with the same folder, on 1 to --ranks ranks, by torchrun or by the command itself.
+What comes at which step is drawn from the seed; how far a run gets before a signal reaches it is not.
 
 At the end the weights and metrics must be those of the run that was left alone, each row must have been trained on once
 in each epoch, by the ledger of the ranks, steps that were done again with the same rows. No fault may cost more than
@@ -41,7 +41,6 @@ EVERY_STEPS = 5
 GAP = (6, 30)
 REST = 40
 """Steps after the last fault: a disk that is full then must have room again before the end."""
-MOST_RANKS = 5
 
 
 def run(
@@ -62,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run both and print; returns 1 where something does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=60)
+    parser.add_argument("--ranks", type=int, default=5, help="at most")
     parser.add_argument("--seed", type=int, default=0, help="of what comes when")
     parser.add_argument("--minutes", type=float, default=5.0, help="after which no more faults come")
     parser.add_argument("--out", type=Path, default=Path("outputs/chaos"), help="where runs and logs go")
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     steps = faults[-1].step + REST
     print(f"seed {chosen.seed}: {len(faults)} faults, {steps} steps, a checkpoint every {EVERY_STEPS}")
     _, alone = run(out / "undisturbed", steps, [], iter([Start(2, by_torchrun=False, restarts=0, warns=False)] * 4))
-    starts = draw_starts(chosen.seed, MOST_RANKS)
+    starts = draw_starts(chosen.seed, chosen.ranks)
     disturbed, found = run(out / "disturbed", steps, faults, starts, 60 * chosen.minutes)
     problems = disturbed.problems + disagreements(found, alone, steps, len(digits()))
     print(f"\n{table(disturbed.hits)}\n")

@@ -6,11 +6,12 @@ A short version of tests/benchmarks/chaos.py, which disturbs it longer.
 from tests.benchmarks import chaos
 from tests.chaos.schedule import KINDS, draw_faults
 
-FAULTS, SEED = 8, 0
+FAULTS, RANKS, SEED = len(KINDS), 3, 2
 
 
 def test_a_run_that_is_disturbed_in_every_way_ends_as_if_it_were_left_alone(tmp_path, capfd):
-    status = chaos.main([f"--faults={FAULTS}", f"--seed={SEED}", "--minutes=5", f"--out={tmp_path / 'chaos'}"])
+    numbers = (f"--faults={FAULTS}", f"--ranks={RANKS}", f"--seed={SEED}", "--minutes=5")
+    status = chaos.main([*numbers, f"--out={tmp_path / 'chaos'}"])
     told = capfd.readouterr().out
     assert status == 0, told
     assert f"\nall {FAULTS:>17}" in told
