@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from launcher.cli import main
+from launcher import cli
 from launcher.testing import simulate
 
 CONFIGS = Path(__file__).parent / "conf"
+LEAST_PATIENCE_S, LINE_S = 120.0, 5.0
 TINY = (f"--config-dir={CONFIGS}", "experiment=tiny")
 
 
@@ -85,12 +86,13 @@ def launch(folder, world_size, *words, environment=None, before=None, times=1):
         rank = os.environ.get("RANK", "0")
         os.chdir(folder)
         _redirect(1, folder / f"stdout_{rank}"), _redirect(2, folder / f"stderr_{rank}")
+        cli.SECOND_S = 0.0  # it is for torchrun's table
         if before is not None:
             before()
         statuses = []
         for attempt in range(times):
             os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
-            statuses.append(main(line))
+            statuses.append(cli.main(line))
             if dist.is_initialized():
                 dist.destroy_process_group()
         return statuses
@@ -110,30 +112,43 @@ class Line:
     before: Callable[[], object] | None = None
 
 
-def in_turn(*lines):
-    """Run command lines one after the other in one process, which is no rank of anything; the cheapest way to run many.
+def in_turn(*lines, world_size=1):
+    """Run command lines one after the other in the same processes; the cheapest way to run many.
 
     The run folder is ``run`` in that of the line.
+
+    Args:
+        lines: the command lines.
+        world_size: ranks; a single process is no rank of anything.
     """
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in lines]
+    ports = [str(store.port) for store in stores]
 
     def commands():
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        rank = os.environ.get("RANK", "0")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if world_size == 1 else ():
             del os.environ[name]
-        return [command(line) for line in lines]
+        return [command(line, rank, port) for line, port in zip(lines, ports, strict=True)]
 
-    def command(line):
+    def command(line, rank, port):
         line.folder.mkdir(parents=True, exist_ok=True)
         os.chdir(line.folder)
-        _redirect(1, line.folder / "stdout_0"), _redirect(2, line.folder / "stderr_0")
+        os.environ["MASTER_PORT"] = port
+        printed = line.folder / f"stdout_{rank}", line.folder / f"stderr_{rank}"
+        _redirect(1, printed[0]), _redirect(2, printed[1])
+        cli.SECOND_S = 0.0
         if line.before is not None:
             line.before()
-        status = main(placed(line.words))
-        return status, (line.folder / "stdout_0").read_text(), (line.folder / "stderr_0").read_text()
+        status = cli.main(placed(line.words))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        return status, *(path.read_text() for path in printed)
 
-    (ended,) = simulate(1, commands, process_group=False)
+    patience_s = max(LEAST_PATIENCE_S, LINE_S * len(lines))
+    ended = simulate(world_size, commands, timeout_s=patience_s, process_group=False)
     return [
-        Launched(line.folder, [status], [output], [error])
-        for line, (status, output, error) in zip(lines, ended, strict=True)
+        Launched(line.folder, *map(list, zip(*by_rank, strict=True)))
+        for line, *by_rank in zip(lines, *ended, strict=True)
     ]
 
 

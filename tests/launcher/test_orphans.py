@@ -18,14 +18,15 @@ def descendants(process):
 
 def test_killed_launchers_leave_nothing_behind_but_a_checkpoint_not_even_a_stopped_rank(tmp_path):
     launchers = {
-        "torchrun": start(tmp_path / "torchrun", torchrun(*WORDS)),
+        "torchrun": start(tmp_path / "torchrun", torchrun(*WORDS, ranks=1)),
         "own": start(tmp_path / "own", [sys.executable, "-m", "launcher", *WORDS, "launch.processes=2"]),
     }
     left = []
     for name, process in launchers.items():
-        wait_for(lambda run_dir=tmp_path / name / "run": trains(run_dir, ranks=2))
+        ranks = 2 if name == "own" else 1
+        wait_for(lambda run_dir=tmp_path / name / "run", ranks=ranks: trains(run_dir, ranks))
         found = descendants(process)
-        assert len(found) >= 4, "two ranks with a loader worker each"
+        assert len(found) >= 2 * ranks, "ranks with a loader worker each"
         left += found
         if name == "own":
             next(rank for rank in map(psutil.Process, found) if rank.environ().get("RANK") == "1").suspend()
@@ -34,4 +35,4 @@ def test_killed_launchers_leave_nothing_behind_but_a_checkpoint_not_even_a_stopp
     wait_for(lambda: not any(lives(process) for process in left), GONE_S)
     for process in launchers.values():
         assert "error" not in process.communicate()[1]
-    check_preempted(tmp_path / "torchrun" / "run", 2)
+    check_preempted(tmp_path / "torchrun" / "run", 1)

@@ -1,6 +1,7 @@
 """Any split is the same gradient: that of the mean loss over the real rows of the global batch."""
 
 from collections import namedtuple
+from functools import cache
 
 import numpy as np
 import pytest
@@ -102,43 +103,47 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize(("n", "ranks", "settings", "positions"), SPLITS)
-def test_the_gradient_is_that_of_the_mean_loss_over_the_real_rows(n, ranks, settings, positions):
+@cache
+def found_on(ranks):
+    """What ``step_gradients`` gives for each of ``SPLITS`` with so many ranks, from one start: number -> by rank."""
+    numbers = [number for number, split in enumerate(SPLITS) if split[1] == ranks]
+    ended = simulate(ranks, lambda: [step_gradients(SPLITS[n][0], ranks, **SPLITS[n][2]) for n in numbers])
+    return dict(zip(numbers, zip(*ended, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("number", range(len(SPLITS)), ids=[str(split[:3]) for split in SPLITS])
+def test_the_gradient_is_that_of_the_mean_loss_over_the_real_rows(number):
+    n, ranks, _, positions = SPLITS[number]
     right, right_losses = expected(n, positions)
-    found = simulate(ranks, lambda: step_gradients(n, ranks, **settings))
+    found = found_on(ranks)[number]
     for gradients, _ in found:
         assert gradients.shape == right.shape
         assert relative_error(gradients, right) < 1e-12
     torch.testing.assert_close(sum(losses for _, losses in found), right_losses, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(("ranks", "settings"), [(3, {}), (4, {}), (4, {"max_per_device": 2}), (7, {})])
-def test_in_float32_uneven_shares_differ_from_one_process_by_less_than_a_millionth(ranks, settings):
+@pytest.mark.parametrize("ranks", [3, 4, 7])
+def test_in_float32_uneven_shares_differ_from_one_process_by_less_than_a_millionth(ranks):
     (one, losses), right = step_gradients(10, 1, dtype=torch.float32), expected(10, ONE)[0]
     assert relative_error(one.double(), right) < 1e-6
-    found = simulate(ranks, lambda: step_gradients(10, ranks, dtype=torch.float32, **settings))
-    for gradients, _ in found:
-        assert gradients.dtype == torch.float32
-        assert relative_error(gradients, one) < 1e-6
-    torch.testing.assert_close(sum(theirs for _, theirs in found), losses, rtol=1e-6, atol=0)
-
-
-def test_two_ranks_with_two_micro_batches_of_two_rows_are_not_larger():
-    right, _ = expected(8, [range(8)])
-    found = simulate(2, lambda: step_gradients(8, 2, global_size=8, max_per_device=2))
-    for gradients, _ in found:
-        assert float(gradients.norm() / right.norm()) == pytest.approx(1, abs=1e-12)
+    most = (None, 2)
+    ended = simulate(ranks, lambda: [step_gradients(10, ranks, dtype=torch.float32, max_per_device=m) for m in most])
+    for found in zip(*ended, strict=True):
+        for gradients, _ in found:
+            assert gradients.dtype == torch.float32
+            assert relative_error(gradients, one) < 1e-6
+        torch.testing.assert_close(sum(theirs for _, theirs in found), losses, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-@pytest.mark.parametrize("settings", [{}, {"max_per_device": 2}])
-def test_the_whole_gradient_is_clipped_once(ranks, settings):
+def test_the_whole_gradient_is_clipped_once(ranks):
     right, _ = expected(10, ONE)
     norm = float(right.norm())
-    for clip in (norm / 7, norm * 7):
-        found = simulate(ranks, lambda limit=clip: step_gradients(10, ranks, clip_norm=limit, **settings))
+    cases = [(clip, most) for clip in (norm / 7, norm * 7) for most in (None, 2)]
+    ended = simulate(ranks, lambda: [step_gradients(10, ranks, clip_norm=c, max_per_device=m)[0] for c, m in cases])
+    for (clip, _), *found in zip(cases, *ended, strict=True):
         scale = min(1.0, clip / (norm + 1e-6))
-        assert all(relative_error(gradients, right * scale) < 1e-12 for gradients, _ in found)
+        assert all(relative_error(gradients, right * scale) < 1e-12 for gradients in found)
 
 
 def test_gradients_travel_once_per_step_however_many_micro_batches():

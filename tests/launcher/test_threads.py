@@ -38,11 +38,11 @@ def test_in_exact_mode_it_does_not_depend_on_the_ranks(ranks, asked, users_own, 
 
 def test_in_exact_mode_the_variable_has_no_effect_and_that_is_said(tmp_path):
     words = (f"--config-dir={CONFIGS}", "experiment=tiny", "launch.threads_per_rank=null", "batch.exact=true")
-    done = launch(
-        tmp_path, 2, *words, "trainer.max_steps=1", environment={"TORCHELASTIC_RUN_ID": "", "OMP_NUM_THREADS": "2"}
-    )
+    variables = {"TORCHELASTIC_RUN_ID": "", "OMP_NUM_THREADS": "2"}
+    done = launch(tmp_path, 2, *words, "model=noted", "trainer.max_steps=1", environment=variables)
     assert done.status == 0, done.error
     assert "1 thread each\n" in done.output
+    assert re.search(r"threads (\d)", done.log(0))[1] == "1"
 
 
 def test_without_torchrun_the_variable_is_the_users():
@@ -70,11 +70,3 @@ def test_the_setting_wins(tmp_path):
     done = launch(tmp_path, 2, *words, "model.stamp=x", "trainer.max_steps=1")
     assert "devices          2 ranks on cpu, 3 threads each\n" in done.output
     assert [re.search(r"threads (\d)", done.log(rank))[1] for rank in range(2)] == ["3", "3"]
-
-
-def test_exact_mode_computes_with_one_thread(tmp_path):
-    words = (f"--config-dir={CONFIGS}", "experiment=tiny", "launch.threads_per_rank=null", "batch.exact=true")
-    done = launch(tmp_path, 1, *words, "model=noted", "trainer.max_steps=1")
-    assert done.status == 0, done.error
-    assert "devices          1 rank on cpu, 1 thread each\n" in done.output
-    assert re.search(r"threads (\d)", done.log(0))[1] == "1"

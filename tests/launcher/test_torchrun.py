@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,10 @@ def start(folder, command, **environment):
     )
 
 
-def torchrun(*words, flags=()):
-    """The command line of torchrun with two ranks."""
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *flags, "-m", "launcher", *words]
+def torchrun(*words, flags=(), ranks=2):
+    """The command line of torchrun."""
+    flags = (f"--nproc-per-node={ranks}", *flags)
+    return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "launcher", *words]
 
 
 def end(process):
@@ -44,39 +46,57 @@ def end(process):
     return process.returncode, output, error
 
 
-def test_two_launches_at_once_beside_a_busy_port(tmp_path):
+@contextmanager
+def busy_port():
+    """Somebody else listens where torchrun once did."""
     with socket.socket() as busy:
         busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with suppress(OSError):  # somebody does, which is as good
             busy.bind(("127.0.0.1", 29500))
             busy.listen()
-        except OSError:
-            pass  # somebody else listens there, which is as good
-        processes = [
-            start(tmp_path / "first", torchrun(*SHORT, OWN_RULE)),
-            start(tmp_path / "second", torchrun(*SHORT, OWN_RULE), OMP_NUM_THREADS="3"),
-        ]
-        ended = [end(process) for process in processes]
-    for status, output, error in ended:
-        assert status == 0, error
-        assert output.count("global batch") == 1
-        assert "launcher" not in error
+        yield
+
+
+LAUNCHES = {
+    "plain": (torchrun(*SHORT, OWN_RULE), {}),
+    "failing": (
+        torchrun(*SHORT, OWN_RULE, "model._target_=tests.launcher.parts.FailsOnRankOne"),
+        {"OMP_NUM_THREADS": "3"},
+    ),
+    "wrong": (torchrun(*SHORT, "optimzer.lr=1", flags=("--max-restarts=1",)), {}),
+    "dying": (torchrun(*TINY, "hydra.run.dir=run", "model._target_=tests.launcher.parts.DiesOnRankOne"), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    """All of ``LAUNCHES``, at once: by name, the folder, exit status, output and errors."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in LAUNCHES}
+    with busy_port():
+        processes = {name: start(folders[name], command, **more) for name, (command, more) in LAUNCHES.items()}
+        return {name: (folders[name], *end(process)) for name, process in processes.items()}
+
+
+def test_launches_at_once_beside_a_busy_port(launched):
+    _, status, output, error = launched["plain"]
+    assert status == 0, error
+    assert "launcher" not in error
     cores = len(os.sched_getaffinity(0))
-    assert f"2 ranks on cpu, {max(1, cores // 2)} thread" in ended[0][1]
-    assert "2 ranks on cpu, 3 threads each" in ended[1][1]
+    assert f"2 ranks on cpu, {max(1, cores // 2)} thread" in output
+    assert "2 ranks on cpu, 3 threads each" in launched["failing"][2]
+    assert [launched[name][2].count("global batch") for name in ("plain", "failing", "dying")] == [1, 1, 1]
 
 
-def test_a_wrong_override_is_told_once_in_spite_of_restarts(tmp_path):
-    status, output, error = end(start(tmp_path, torchrun(*SHORT, "optimzer.lr=1", flags=("--max-restarts=2",))))
+def test_a_wrong_override_is_told_once_in_spite_of_restarts(launched):
+    folder, status, output, error = launched["wrong"]
     assert status == 1
     assert output == ""
     assert error.count("error: there is no setting optimzer.lr; did you mean 'optimizer.lr'?") == 1
-    assert not (tmp_path / "run").exists()
+    assert not (folder / "run").exists()
 
 
-def test_the_first_rank_that_fails_is_shown_once_and_in_the_table(tmp_path):
-    model = "model._target_=tests.launcher.parts.FailsOnRankOne"
-    status, _, error = end(start(tmp_path, torchrun(*SHORT, model)))
+def test_the_first_rank_that_fails_is_shown_once_and_in_the_table(launched):
+    folder, status, _, error = launched["failing"]
     assert status == 1
     own = error[: error.index("ChildFailedError")]
     assert own.count("error: rank 1: ValueError: rank 1 has had enough\n") == 1
@@ -84,8 +104,20 @@ def test_the_first_rank_that_fails_is_shown_once_and_in_the_table(tmp_path):
     table = error[error.index("Root Cause") :]
     assert "rank      : 1 " in table
     assert "rank 1: ValueError: rank 1 has had enough" in table
-    state = json.loads((tmp_path / "run" / "status.json").read_text())
+    state = json.loads((folder / "run" / "status.json").read_text())
     assert state["error"] == {"rank": 1, "type": "ValueError", "message": "rank 1 has had enough"}
+
+
+def test_a_rank_that_dies_without_a_word_is_not_blamed_on_another(launched):
+    folder, status, *_ = launched["dying"]
+    assert status == 1
+    state = json.loads((folder / "run" / "status.json").read_text())
+    assert state["state"] == "failed"
+    assert state["error"] == {
+        "rank": 1,
+        "type": "RankLost",
+        "message": "rank 1 ended without a word (killed, or out of memory?); its rank_1.log may tell more",
+    }
 
 
 def can_rename_host():
@@ -106,16 +138,3 @@ def test_one_process_starts_two_ranks_on_one_core_of_a_host_whose_name_does_not_
     assert output.count("global batch     12 rows = 2 ranks x 6 rows\n") == 1
     assert "2 ranks on cpu, 1 thread each\n" in output
     assert (tmp_path / "run" / "rank_1.log").exists()
-
-
-def test_a_rank_that_dies_without_a_word_is_not_blamed_on_another(tmp_path):
-    words = (*TINY, "hydra.run.dir=run", "model._target_=tests.launcher.parts.DiesOnRankOne")
-    status, _, _ = end(start(tmp_path, torchrun(*words)))
-    assert status == 1
-    state = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert state["state"] == "failed"
-    assert state["error"] == {
-        "rank": 1,
-        "type": "RankLost",
-        "message": "rank 1 ended without a word (killed, or out of memory?); its rank_1.log may tell more",
-    }

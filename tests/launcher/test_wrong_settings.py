@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from tests.launcher.command import TINY, launch
+from tests.launcher.command import TINY, Line, in_turn, launch
 
 WRONG = [
     ("optimzer.lr=1", "there is no setting optimzer.lr; did you mean 'optimizer.lr'?"),
@@ -102,9 +102,22 @@ WRONG = [
 ]
 
 
+def told(place, several):
+    """Each of these command lines on two ranks, by its words."""
+    lines = {
+        words: Line(place / str(number), (*TINY, *shlex.split(words))) for number, (words, _) in enumerate(several)
+    }
+    return dict(zip(lines, in_turn(*lines.values(), world_size=2), strict=True))
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory):
+    return told(tmp_path_factory.mktemp("wrong"), WRONG)
+
+
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=[words for words, _ in WRONG])
-def test_a_wrong_setting_is_told_once_before_anything_is_made(tmp_path, words, message):
-    done = launch(tmp_path, 2, *TINY, *shlex.split(words))
+def test_a_wrong_setting_is_told_once_before_anything_is_made(wrong, words, message):
+    done = wrong[words]
     assert done.status == 2
     assert done.error.startswith(f"error: {message}")
     assert done.error.count("\n") == 1
@@ -259,9 +272,14 @@ UNFIT = [
 ]
 
 
+@pytest.fixture(scope="module")
+def unfit(tmp_path_factory):
+    return told(tmp_path_factory.mktemp("unfit"), UNFIT)
+
+
 @pytest.mark.parametrize(("words", "message"), UNFIT, ids=[words for words, _ in UNFIT])
-def test_parts_that_do_not_fit_are_told_once_before_training(tmp_path, words, message):
-    done = launch(tmp_path, 2, *TINY, *shlex.split(words))
+def test_parts_that_do_not_fit_are_told_once_before_training(unfit, words, message):
+    done = unfit[words]
     assert done.status == 2
     assert done.error.startswith(f"error: {message}")
     assert "Traceback" not in done.error
