@@ -373,16 +373,20 @@ def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bo
     with suppress(OSError):
         if first.by == rank.rank:
             tell_torchrun(first)
-    with suppress(OSError):  # the folder is full or gone
+    untold = ""
+    try:
         if rank.rank in (0, first.by) and first.exit_status == PREEMPTED:
             write_preempted(run_dir)
         elif rank.rank in (0, first.by):
             write_failure(run_dir, first.rank, first.type, first.message)
+    except OSError as error:  # the folder is full or gone
+        if run_dir.is_dir():
+            untold = f"\n       {run_dir}/status.json cannot be written ({error.strerror}) and tells what was before"
     tells = first.by == rank.rank
     with suppress(dist.DistError):
         tells = tells and not told_before(store, f"{first.type}: {first.message}")
     if tells:
-        _say(first.words)
+        _say(first.words + untold)
     return tells
 
 

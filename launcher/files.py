@@ -17,6 +17,8 @@ from pathlib import Path
 
 UNREADABLE = (EOFError, OSError, RuntimeError, ValueError, pickle.UnpicklingError)
 """What torch.load raises for a file that is damaged or holds something else."""
+BLOCK = 512
+"""Bytes in which the system counts the room of a file."""
 LOOK_S = 0.2
 FLOCK = "hhqqi"
 """``struct flock`` of Linux: type, whence, start, length, process."""
@@ -108,6 +110,20 @@ def replace_file(path: Path, content: str) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_over(path: Path, content: str) -> None:
+    """Write ``content`` over a file, within the room that it takes on the disk; a reader may see half of it.
+
+    Raises:
+        OSError: where there is no such file, or too little room.
+    """
+    text = content.encode()
+    with path.open("r+b") as file:
+        if len(text) > os.fstat(file.fileno()).st_blocks * BLOCK:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        file.write(text)
+        file.truncate()
 
 
 def _part_of(path: Path) -> Path:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +16,9 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from launcher.files import DISK, replace_file
-from launcher.observe.lines import Lines
+from launcher.observe.growing import Growing
 from launcher.observe.logs import CONSOLE
-from launcher.observe.status import Status, to_json, write_status
+from launcher.observe.status import Status, to_json, write_last, write_status
 from launcher.observe.tensorboard import TensorBoard
 from launcher.processes.errors import SettingsError
 from samplers.words import counted
@@ -98,7 +98,7 @@ class RunObserver(Observer):
         self._evaluates = evaluates
         self._warned = False
         self._lacks_room = False
-        self._lines = Lines(run_dir / METRICS)
+        self._lines = Growing(run_dir / METRICS)
         self._done = Done(status.step, status.epoch, status.rows)
         self._run_dir = run_dir
         self._status = status
@@ -137,7 +137,8 @@ class RunObserver(Observer):
         Raises:
             OSError: where it cannot be written.
         """
-        self._tensorboard.flush()
+        with suppress(OSError):  # a picture of what is kept here
+            self._tensorboard.write()
         self._lines.write()
         if (self._run_dir / METRICS).exists():
             DISK.sync(self._run_dir / METRICS)
@@ -152,7 +153,7 @@ class RunObserver(Observer):
         finally:
             with suppress(OSError):  # what ended the run matters more
                 self._move(self._done)
-                self._tensorboard.flush()
+                self._tensorboard.write()
 
     def reached(self, done: Done) -> None:
         """A step is done; told when there is something to tell."""
@@ -195,18 +196,17 @@ class RunObserver(Observer):
         if settings:
             results = {name: v for name, v in self._status.metrics.items() if name not in SPEED_AND_SIZE}
             self._tensorboard.hparams(settings, results)
-        self._tensorboard.close()
+        with suppress(OSError):
+            self._tensorboard.write()
         rows = f" after {counted(done.step, 'step')} and {counted(done.rows, 'row', ',')}" if done.step else ""
         log.info("%s%s; run folder %s", state, rows, self._run_dir)
 
     def preempted(self, done: Done, by: str) -> None:
         """The run stops for now: status.json says so, and the console how it goes on."""
         self._status = replace(self._status, state="preempted")
-        try:
-            self._move(done)
-        except OSError as error:  # the checkpoint counts
-            self._wait_for_room(error)
-        self._tensorboard.close()
+        with suppress(OSError):  # the checkpoint counts
+            self._move(done, write_last)
+            self._tensorboard.write()
         log.info(
             "preempted by %s after step %d; continue with the same hydra.run.dir: %s", by, done.step, self._run_dir
         )
@@ -226,14 +226,16 @@ class RunObserver(Observer):
     def _record(self, done: Done, values: dict[str, float]) -> None:
         line = {"step": done.step, "epoch": done.epoch, "rows": done.rows, **values}
         self._status = replace(self._status, metrics={**self._status.metrics, **values})
+        self._lines.put(f"{to_json(line)}\n".encode())
+        self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, done.step)
         try:
-            self._lines.add(to_json(line))
+            self._lines.write()
+            self._tensorboard.write()
             self._move(done)
         except OSError as error:
             self._wait_for_room(error)
         else:
             self._lacks_room = False
-            self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, done.step)
 
     def _wait_for_room(self, error: OSError) -> None:
         """Say once that something cannot be written now; a checkpoint is not kept before it could be."""
@@ -251,9 +253,9 @@ class RunObserver(Observer):
                 "same hydra.run.dir again"
             ) from error
 
-    def _move(self, done: Done) -> None:
+    def _move(self, done: Done, write: Callable[[Path, Status], None] = write_status) -> None:
         self._status = replace(self._status, step=done.step, epoch=done.epoch, rows=done.rows)
-        write_status(self._run_dir, self._status)
+        write(self._run_dir, self._status)
 
 
 def cut_after(path: Path, step: int) -> None:

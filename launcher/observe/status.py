@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.files import replace_file
+from launcher.files import replace_file, write_over
 
 NAME = "status.json"
 
@@ -49,6 +49,18 @@ def write_status(run_dir: Path, status: Status) -> None:
     replace_file(run_dir / NAME, to_json(asdict(status)) + "\n")
 
 
+def write_last(run_dir: Path, status: Status) -> None:
+    """As ``write_status``, for the end of a run: where the disk has no room for another file, over the old one.
+
+    Raises:
+        OSError: where it has no room there either; the old one stays.
+    """
+    try:
+        write_status(run_dir, status)
+    except OSError:
+        write_over(run_dir / NAME, to_json(asdict(status)) + "\n")
+
+
 def read_status(run_dir: Path) -> Status:
     """The status that was written last; that of a run that has just begun where none can be read."""
     try:
@@ -62,14 +74,14 @@ def write_failure(run_dir: Path, rank: int, kind: str, message: str) -> None:
     status = read_status(run_dir)
     if status.state == "running":
         error = {"rank": rank, "type": kind, "message": message}
-        write_status(run_dir, replace(status, state="failed", error=error))
+        write_last(run_dir, replace(status, state="failed", error=error))
 
 
 def write_preempted(run_dir: Path) -> None:
     """Turn the status into that of a run that was asked to end before it did anything new."""
     status = read_status(run_dir)
     if status.state not in ("finished", "stopped"):
-        write_status(run_dir, replace(status, state="preempted", error=None))
+        write_last(run_dir, replace(status, state="preempted", error=None))
 
 
 def to_json(value: dict[str, Any]) -> str:

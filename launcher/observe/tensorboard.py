@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+import socket
+import time
+from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from launcher.observe.growing import Growing
 
-log = logging.getLogger(__name__)
+VERSION = "brain.Event:2"
 
 
 class TensorBoard:
     """Writes to ``tensorboard/`` of the run folder; TensorBoard is imported with the first value.
 
-    Where the disk is full, its curves have a gap: they are a picture of what is kept elsewhere.
+    Its own writer writes from a thread, which ends where the disk is full once; here values wait for room.
 
     Args:
         run_dir: the run folder.
@@ -27,54 +28,61 @@ class TensorBoard:
     def __init__(self, run_dir: Path, purge: int | None = None) -> None:
         self._purge = purge
         self._folder = run_dir / "tensorboard"
-        self._writer: SummaryWriter | None = None
-
-    @property
-    def writer(self) -> SummaryWriter:
-        """The writer, opened when it is first asked for."""
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import, not needed to start
-
-            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge)
-        return self._writer
+        self._file: Growing | None = None
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """One point of each curve."""
-        with self._gap():
-            for name, value in values.items():
-                self.writer.add_scalar(name, value, step)
+        """One point of each curve, to be written."""
+        from torch.utils.tensorboard.summary import scalar  # noqa: PLC0415 - slow to import, not needed to start
+
+        for name, value in values.items():
+            self._put(step=step, summary=scalar(name, value))  # type: ignore[no-untyped-call]
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """The settings of the run beside its metrics, whose values are the last points of their curves.
+        """The settings of the run beside its metrics, whose values are the last points of their curves, to be written.
 
         The writer's own ``add_hparams`` would add a point at step 0 to each curve, which hides the others.
         """
         from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
 
-        with self._gap():
-            for summary in hparams(flat(settings), dict(metrics)):  # type: ignore[no-untyped-call]
-                self.writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
+        for summary in hparams(flat(settings), dict(metrics)):  # type: ignore[no-untyped-call]
+            self._put(summary=summary)
 
-    def flush(self) -> None:
-        """Put what is written so far on the disk."""
-        if self._writer is not None:
-            with self._gap():
-                self._writer.flush()
+    def write(self) -> None:
+        """Write what was told.
 
-    def close(self) -> None:
-        """Flush what is written."""
-        if self._writer is not None:
-            with self._gap():
-                self._writer.close()
+        Raises:
+            OSError: where it has to wait.
+        """
+        if self._file is not None:
+            self._file.write()
 
-    @contextmanager
-    def _gap(self) -> Iterator[None]:
-        """Where the system refuses to write, the writer is done for, and the next value opens another."""
-        try:
-            yield
-        except OSError as error:
-            log.warning("%s cannot be written: %s; its curves have a gap", self._folder, error.strerror or error)
-            self._writer = self._purge = None
+    def _put(self, **event: Any) -> None:
+        if self._file is None:
+            self._file = self._opened()
+        self._file.put(_record(**event))
+
+    def _opened(self) -> Growing:
+        """A new file, which begins with the format and with what it does to the points of those before it."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # noqa: PLC0415 - as above
+
+        number = len(list(self._folder.glob("events.*")))  # beside another of the same second and process
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{number}"
+        file = Growing(self._folder / name)
+        file.put(_record(file_version=VERSION))
+        if self._purge is not None:
+            file.put(_record(step=self._purge, file_version=VERSION))
+            file.put(_record(step=self._purge, session_log=SessionLog(status=SessionLog.START)))
+        return file
+
+
+def _record(**event: Any) -> bytes:
+    """An event of now, as it stands in TensorBoard's files."""
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - as above
+    from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415 - as above
+
+    buffer = BytesIO()
+    RecordWriter(buffer).write(Event(wall_time=time.time(), **event).SerializeToString())
+    return buffer.getvalue()
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, bool | str | float]:

@@ -1,15 +1,19 @@
 """What a run tells: status.json, metrics.jsonl, TensorBoard and config.yaml; and when it stops."""
 
+import errno
 import json
 import math
+import os
+import resource
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from launcher.observe.status import Status, read_status, to_json, write_failure, write_status
-from launcher.observe.tensorboard import flat
+from launcher.observe.status import Status, read_status, to_json, write_failure, write_last, write_status
+from launcher.observe.tensorboard import TensorBoard, flat
 from launcher.processes.errors import SettingsError
 from launcher.training.stop import StopRule
 from tests.launcher.command import TINY, launch
@@ -104,6 +108,49 @@ def test_a_failure_keeps_how_far_the_run_was(tmp_path):
         state="failed", step=7, rows=70, restarts=1, error={"rank": 3, "type": "ValueError", "message": "no"}
     )
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_the_end_is_told_over_the_old_status_where_no_other_file_can_be_made(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_status(tmp_path, Status(step=7, metrics={f"test/metric_{number}": 0.123 for number in range(20)}))
+    monkeypatch.setattr("launcher.observe.status.replace_file", refuse)
+    write_failure(tmp_path, 3, "ValueError", "no")
+    assert (read_status(tmp_path).state, read_status(tmp_path).step) == ("failed", 7)
+    write_last(tmp_path, Status(state="preempted"))
+    assert read_status(tmp_path) == Status(state="preempted")
+    before = (tmp_path / "status.json").read_text()
+    with pytest.raises(OSError, match="No space left on device: "):
+        write_last(tmp_path, Status(state="failed", error={"message": "long" * 10_000}))
+    assert (tmp_path / "status.json").read_text() == before
+
+
+@contextmanager
+def no_room():
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_points_of_tensorboard_wait_for_room(tmp_path, capfd):
+    board = TensorBoard(tmp_path, purge=1)
+    for step in (1, 2, 3):
+        board.scalars({"train/loss": step / 2, "train/lr": 0.1}, step)
+        if step != 2:
+            board.write()
+            continue
+        with no_room(), suppress(OSError):
+            board.write()
+    points = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("train/loss")
+    assert [(point.step, point.value) for point in points] == [(1, 0.5), (2, 1.0), (3, 1.5)]
+    again = TensorBoard(tmp_path, purge=3)
+    again.scalars({"train/loss": 7.0}, 3)
+    again.write()
+    points = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("train/loss")
+    assert [(point.step, point.value) for point in points] == [(1, 0.5), (2, 1.0), (3, 7.0)]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_diverging_run_says_so_and_still_writes_json(tmp_path):

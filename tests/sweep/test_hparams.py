@@ -25,7 +25,7 @@ def sweep(tmp_path):
     run = TensorBoard(tmp_path / "0")
     run.scalars({"test/accuracy": 0.9}, 40)
     run.hparams({"optimizer": {"lr": 0.1}, "seed": 0}, {"test/accuracy": 0.9})
-    run.close()
+    run.write()
     write_hparams(JOBS, "accuracy", tmp_path)
     return tmp_path
 
