@@ -82,7 +82,8 @@ def command_of(line: CommandLine, ranks: int = 1) -> str:
     start = ["python"] if ranks == 1 or starts_its_own else ["torchrun", f"--nproc-per-node={ranks}"]
     name = [] if line.config_name == "config" else [f"--config-name={line.config_name}"]
     folder = [] if line.config_dir is None else [f"--config-dir={line.config_dir}"]
-    return shlex.join([*start, "-m", "launcher", *folder, *name, *line.overrides])
+    many = ["-m"] if line.multirun else []
+    return shlex.join([*start, "-m", "launcher", *many, *folder, *name, *line.overrides])
 
 
 class _Parser(argparse.ArgumentParser):

@@ -21,6 +21,8 @@ from launcher.processes.origin import is_users_file
 from launcher.processes.signals import lives
 
 WORKS, WAITS, APART = "works", "waits", "apart"
+LOST = "RankLost"
+"""The type of failure of a rank whose process is gone and left no word."""
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -121,7 +123,7 @@ def gone(pulses: Sequence[Pulse]) -> Culprit | None:
             log = f"rank_{pulse.rank}.log"
             return Culprit(
                 pulse.rank,
-                "RankLost",
+                LOST,
                 f"rank {pulse.rank} ended without a word (killed, or out of memory?); its {log} may tell more",
             )
     return None
@@ -136,7 +138,7 @@ def culprit(ranks: int, before: Sequence[Pulse], after: Sequence[Pulse]) -> Culp
         after: those of some seconds later.
     """
     if absent := sorted(set(range(ranks)) - {pulse.rank for pulse in after}):
-        return Culprit(absent[0], "RankLost", f"rank {absent[0]} never arrived")
+        return Culprit(absent[0], LOST, f"rank {absent[0]} never arrived")
     works = [pulse for pulse in after if pulse.state == WORKS]
     for pulse in works:
         if pulse in before:

@@ -16,10 +16,11 @@ from launcher.processes import errors
 from launcher.sweep.changes import About
 from launcher.sweep.composer import Composer
 from launcher.sweep.engine import Engine
+from launcher.sweep.hparams import write_hparams
 from launcher.sweep.jobs import DONE, Job, Record, Source, View
 from launcher.sweep.picture import picture
 from launcher.sweep.plugin import Listed
-from launcher.sweep.results import summary, to_csv
+from launcher.sweep.results import best, summary, to_csv
 from launcher.sweep.view import view_of
 
 RESULTS = "results.csv"
@@ -62,7 +63,8 @@ class Carried:
 
     def compose(self, number: int, overrides: Sequence[str]) -> Job:
         """A job, composed and checked, under the number that it has if an earlier start knew it."""
-        return self.composer.compose(self.engine.ledger.number_for(overrides, number), overrides)
+        own = self.composer.own(overrides)
+        return self.composer.compose(self.engine.ledger.number_for(own, number), own)
 
     def run(self, source: Source) -> list[Record]:
         """Run jobs until the source has no more; returns what is known of all, by number."""
@@ -84,21 +86,37 @@ class Carried:
 
     def conclude(self) -> int:
         """Write the results and tell of them; returns the exit status."""
-        records = self.engine.ledger.records
-        if self.engine.signals.wish:
-            state, status = "preempted", errors.PREEMPTED
-        elif all(record.state in DONE for record in records):
-            state, status = "finished", errors.FINISHED
-        else:
-            state, status = "failed", errors.FAILED
+        records, shown = self.engine.ledger.records, _shown(self.sweep_dir)
+        state, status = _end_of(records, preempted=self.engine.signals.wish is not None)
         self.engine.ledger.write(state)
-        replace_file(self.sweep_dir / RESULTS, to_csv(records))
-        lacks = picture(records, self.metric, self.sweep_dir / PICTURE) if self.metric else None
-        width = self.console.width
-        sys.stdout.write(summary(records, self.metric, None, _shown(self.sweep_dir), width).rstrip() + "\n")
-        if lacks:
-            sys.stdout.write(f"{lacks}\n")
+        lacks = _write_results(records, self.metric, self.sweep_dir)
+        found = best(records, self.metric)
+        command = self.composer.command_of(found.overrides) if found else None
+        lines = [summary(records, self.metric, command, shown, self.console.width).rstrip(), *lacks]
+        if status != errors.FINISHED:
+            lines.append(f"go on with       {self.composer.command_to_go_on(shown)}")
+        sys.stdout.write("\n".join(lines) + "\n")
         return status
+
+
+def _end_of(records: Sequence[Record], *, preempted: bool) -> tuple[str, int]:
+    """State and exit status of a sweep whose jobs stand like this."""
+    if preempted:
+        return "preempted", errors.PREEMPTED
+    if all(record.state in DONE for record in records):
+        return "finished", errors.FINISHED
+    return "failed", errors.FAILED
+
+
+def _write_results(records: list[Record], metric: str | None, folder: Path) -> list[str]:
+    """Write table, picture and hyperparameters; returns what could not be, a line each."""
+    try:
+        replace_file(folder / RESULTS, to_csv(records))
+        write_hparams(records, metric, folder)
+        lacks = picture(records, metric, folder / PICTURE) if metric else None
+    except OSError as error:
+        lacks = f"the results cannot be written to {folder}: {error.strerror or error}"
+    return [lacks] if lacks else []
 
 
 class ToView(logging.Handler):

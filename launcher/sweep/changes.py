@@ -74,7 +74,7 @@ def _ended(old: Record, new: Record, about: About) -> list[str]:
         return failures([old], [new], about.root)
     results = _results(new, about.metric)
     if new.state == PREEMPTED:
-        return [f"job {new.number} preempted after step {new.step}, with a checkpoint{results}"]
+        return [f"job {new.number} preempted after step {new.step}{results}"]
     how = (
         f"has the results of job {new.same_as}"
         if new.same_as is not None

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.configure.command_line import CommandLine
-from launcher.configure.compose import compose_job
+from launcher.configure.command_line import CommandLine, command_of
+from launcher.configure.compose import compose_job, without_swept
 from launcher.configure.devices import for_devices
 from launcher.configure.given import Given
 from launcher.configure.start import first_rank
@@ -25,6 +25,7 @@ class Composer:
     Attributes:
         line: the command line of the sweep.
         hydra_overrides: those of Hydra's own settings, which every job has.
+        how: overrides that say how jobs are carried out, not which they are; every job has them.
         sweep_dir: the folder of the sweep.
         rank: this process.
         crew: that is to run the jobs.
@@ -32,13 +33,31 @@ class Composer:
 
     line: CommandLine
     hydra_overrides: tuple[str, ...]
+    how: tuple[str, ...]
     sweep_dir: Path
     rank: Rank
     crew: Crew
 
-    def line_of(self, overrides: Sequence[str]) -> CommandLine:
-        """The command line of a job."""
-        return replace(self.line, overrides=(*self.hydra_overrides, *overrides), multirun=False)
+    def own(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """What sets a job apart, of all its overrides."""
+        others = {name_of(text) for text in self.how}
+        return tuple(text for text in overrides if name_of(text) not in others)
+
+    def command_of(self, overrides: Sequence[str]) -> str:
+        """The command that starts a job as a run by itself.
+
+        Args:
+            overrides: those that set it apart.
+        """
+        processes = [text for text in self.how if name_of(text).startswith("launch.")]
+        line = replace(self.line, overrides=(*processes, *overrides), multirun=False)
+        return command_of(line, self.rank.world_size)
+
+    def command_to_go_on(self, sweep_dir: Path) -> str:
+        """The command that goes on with the sweep."""
+        kept = [text for text in self.line.overrides if name_of(text) != "hydra.sweep.dir"]
+        line = replace(self.line, overrides=(f"hydra.sweep.dir={sweep_dir}", *kept))
+        return command_of(line, self.rank.world_size)
 
     def compose(self, number: int, overrides: Sequence[str]) -> Job:
         """Compose and check a job.
@@ -47,17 +66,27 @@ class Composer:
             SettingsError: for whatever is wrong with its settings, and with which job.
         """
         try:
-            return self._compose(number, tuple(overrides))
+            return self._compose(number, self.own(overrides))
         except SettingsError as error:
-            raise SettingsError(f"job {number} ({' '.join(overrides)}): {error}") from error
+            raise SettingsError(f"job {number} ({' '.join(self.own(overrides))}): {error}") from error
 
     def _compose(self, number: int, overrides: tuple[str, ...]) -> Job:
-        line = self.line_of(overrides)
+        line = replace(self.line, overrides=(*self.hydra_overrides, *self.how, *overrides))
         composed = compose_job(line, number, self.sweep_dir)
         world_size = first_rank(composed.run.launch, self.rank).world_size
         self.crew.check(world_size)
         run, notes = for_devices(composed.run, world_size)
         evaluated = ["loss", *run.metrics] if run.data.test else []
         BestRule.parse(run.sweep.metric, evaluated, "sweep.metric")
-        command = Given(str(Path.cwd()), line).to_json()
+        command = Given(str(Path.cwd()), replace(line, multirun=False)).to_json()
         return Job(number, overrides, run, composed.run_dir, composed.chdir, tuple(notes), world_size, command)
+
+
+def how_of(line: CommandLine) -> tuple[str, ...]:
+    """The overrides of a command line that say how its jobs are carried out: of ``launch`` and ``sweep``, one value."""
+    return tuple(text for text in without_swept(line).overrides if name_of(text).startswith(("launch.", "sweep.")))
+
+
+def name_of(override: str) -> str:
+    """``optimizer.lr`` of ``+optimizer.lr=0.1``."""
+    return override.lstrip("+~").partition("=")[0]

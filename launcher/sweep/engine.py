@@ -109,6 +109,7 @@ class Engine:
                 self.view.show(self.ledger.records)
                 time.sleep(LOOK_S)
                 self._fill(source)
+            self.view.show(self.ledger.records)
         finally:
             for running in self._running:
                 running.team.close()
@@ -207,7 +208,8 @@ class Engine:
         status = read_status(running.job.run_dir)
         state, cause = running.ends_as or (ended_as(status, running.failed_first), "")
         if state == FAILED and not running.ends_as:
-            cause = cause_of(status, running.failed_first, kills_for_memory() - running.kills_before)
+            killed = kills_for_memory() - running.kills_before
+            cause = cause_of(status, running.team.statuses(), running.failed_first, killed)
             if self._again(running):
                 return
         self._running.remove(running)

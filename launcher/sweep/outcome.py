@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.observe.status import Status
 from launcher.processes import errors
+from launcher.processes.pulse import LOST
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, STOPPED
 
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
@@ -27,20 +28,30 @@ def ended_as(status: Status, failed_first: tuple[int, int] | None) -> str:
     return PREEMPTED if preempted else FAILED
 
 
-def cause_of(status: Status, failed_first: tuple[int, int] | None, kills_for_memory: int = 0) -> str:
+def cause_of(
+    status: Status, statuses: Mapping[int, int], failed_first: tuple[int, int] | None, kills_for_memory: int = 0
+) -> str:
     """Why a job failed, in one line.
 
     Args:
         status: what it left in status.json.
-        failed_first: rank and exit status of the first rank that did not end well; a signal: its number below zero.
+        statuses: exit statuses of its ranks; of a signal: its number below zero.
+        failed_first: rank and exit status of the first that did not end well; None: all did.
         kills_for_memory: processes that the system killed for memory meanwhile.
     """
-    if status.error:
-        message = str(status.error.get("message", "")).strip().splitlines()
-        return f"rank {status.error.get('rank')}: {status.error.get('type')}: {message[0] if message else ''}"
+    error = status.error or {}
+    rank, lost = int(error.get("rank", 0)), error.get("type") == LOST
+    if lost and statuses.get(rank, errors.FAILED) != errors.FAILED:  # the others only saw that it was gone
+        return _end_of(rank, statuses[rank], kills_for_memory)
+    if error:
+        message = str(error.get("message", "")).strip().splitlines()
+        return f"rank {rank}: {error.get('type')}: {message[0] if message else ''}"
     if failed_first is None:
         return "its processes ended before the run did"
-    rank, code = failed_first
+    return _end_of(*failed_first, kills_for_memory)
+
+
+def _end_of(rank: int, code: int, kills_for_memory: int) -> str:
     if code == -signal.SIGKILL and kills_for_memory:
         return f"rank {rank} was killed by SIGKILL: the system ran out of memory"
     if code < 0:

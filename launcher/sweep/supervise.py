@@ -18,7 +18,7 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.signals import Signals
 from launcher.sweep.carried import Carried
-from launcher.sweep.composer import Composer
+from launcher.sweep.composer import Composer, how_of
 from launcher.sweep.crew import Alone, Crew
 from launcher.sweep.engine import Engine
 from launcher.sweep.folder import claim
@@ -54,7 +54,7 @@ def sweep(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals) ->
 def _carry_out(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> int:
     sweeper, settings = sweeper_of(line)
     crew = _crew(settings, rank, store)
-    composer = Composer(line, tuple(sweeper.hydra_overrides), settings.folder, rank, crew)
+    composer = Composer(line, tuple(sweeper.hydra_overrides), how_of(line), settings.folder, rank, crew)
     if settings.mode == "plan":
         sweeper.sweep(Plan(composer, settings))
         return errors.FINISHED

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from launcher.observe.status import Status
 from launcher.sweep import engine
+from launcher.sweep.outcome import cause_of
 from launcher.sweep.plugin import Listed
 from launcher.sweep.pool import Pool
 from tests.sweep.fakes import FakeCrew, after, engine_of, job_of
@@ -129,3 +131,24 @@ def test_a_job_that_is_not_worth_it_is_ended(tmp_path):
     swept = engine_of(tmp_path, crew_of([[after(10**9, metrics={"test/accuracy": 0.1})]]), metric="accuracy")
     swept.run(Pruning([job_of(tmp_path, 0)]))
     assert [(record.state, record.value) for record in swept.ledger.records] == [("pruned", 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("error", "statuses", "killed", "cause"),
+    [
+        (None, {0: -11}, 0, "rank 0 was killed by SIGSEGV"),
+        (None, {0: -9}, 0, "rank 0 was killed by SIGKILL"),
+        (None, {0: -9}, 1, "rank 0 was killed by SIGKILL: the system ran out of memory"),
+        (None, {0: 3}, 0, "rank 0 ended with exit status 3"),
+        (None, {0: 2}, 0, "its settings are wrong"),
+        (None, {0: 0}, 0, "its processes ended before the run did"),
+        ((1, "ValueError", "first\nsecond"), {0: 1, 1: 1}, 0, "rank 1: ValueError: first"),
+        ((1, "RankLost", "is gone"), {0: 1, 1: -11}, 0, "rank 1 was killed by SIGSEGV"),
+        ((1, "RankLost", "is gone"), {0: 1}, 0, "rank 1: RankLost: is gone"),
+        ((1, "RankSilent", "is silent"), {0: 1, 1: -9}, 0, "rank 1: RankSilent: is silent"),
+    ],
+)
+def test_the_cause_is_what_ended_first(error, statuses, killed, cause):
+    status = Status(error=dict(zip(("rank", "type", "message"), error, strict=True)) if error else None)
+    failed = [(rank, code) for rank, code in statuses.items() if code]
+    assert cause_of(status, statuses, failed[0] if failed else None, killed) == cause

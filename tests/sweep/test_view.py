@@ -53,7 +53,7 @@ END = finished(0, "lr=0.1 seed=1", 0.98, 0.05)
         (
             [running(0, "")],
             [record(0, "", PREEMPTED, step=7, attempts=1)],
-            ["job 0 preempted after step 7, with a checkpoint"],
+            ["job 0 preempted after step 7"],
         ),
         (
             [record(1)],
