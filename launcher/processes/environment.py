@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from launcher.processes.errors import SettingsError
 
 OWN_LAUNCHER = "evenshard"
 """The role of ranks that ``launch.processes`` or a sweep started."""
-STARTED_WITH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER = "EVENSHARD_LAUNCHER"
+"""The process that starts a rank of ours: it may be gone before the rank can ask who its parent is."""
+STARTED_WITH = (LAUNCHER, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STARTED_BY = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 SLURM_PORTS = range(20_000, 32_000)  # below those that the system hands out
 
@@ -176,11 +179,17 @@ class World:
             "MASTER_ADDR": self.host,
             "MASTER_PORT": str(self.port),
             "ROLE_NAME": OWN_LAUNCHER,
+            LAUNCHER: str(os.getpid()),
             "TORCHELASTIC_RUN_ID": "sweep",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": str(self.attempt),
             "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
         }
+
+
+def launcher_of(environment: Mapping[str, str]) -> int:
+    """The process that started this one, which may be gone by now."""
+    return int(environment.get(LAUNCHER) or os.getppid())
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

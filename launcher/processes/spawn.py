@@ -12,7 +12,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 
 from launcher.processes.agent import Agent, WorkerSpec, logs
 from launcher.processes.early import ENDING
-from launcher.processes.environment import OWN_LAUNCHER
+from launcher.processes.environment import LAUNCHER, OWN_LAUNCHER
 from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, PlainError
 from launcher.processes.meeting import Meeting
 from launcher.processes.signals import Signals
@@ -56,6 +56,7 @@ def start_processes(launch: Launch, words: list[str], signals: Signals) -> int:
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks tell what went wrong
     os.environ[TORCH_HEARS] = "SIGQUIT"
+    os.environ[LAUNCHER] = str(os.getpid())
     try:
         return _run(launch, words, signals)
     except SignalException as error:  # none that ranks know, or a torch that hears them all until the ranks are there

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.launcher.command import CONFIGS, launch
@@ -103,6 +104,13 @@ def lines_until(process, text, times=1):
         times -= text in line
 
 
+def wait_until_gone(folder):
+    """Wait until no process works in the folder any more; a job whose sweep is gone ends by itself."""
+    jobs = [process for process in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(process.info["cmdline"])]
+    _, alive = psutil.wait_procs(jobs, timeout=60)
+    assert not alive
+
+
 def test_a_sweep_goes_on_after_any_end(tmp_path):
     words = ("seed=3,1,2", "model=ledger", "hydra.job.chdir=true")
     killed = start(tmp_path, *words)
@@ -110,6 +118,7 @@ def test_a_sweep_goes_on_after_any_end(tmp_path):
     killed.send_signal(signal.SIGKILL)
     end(killed)
     before = ledger(tmp_path)["jobs"]
+    wait_until_gone(tmp_path)
     assert [job["state"] for job in before] == ["finished", "running", "waiting"]
     asked = start(tmp_path, *words, "sweep.parallel=1")
     lines_until(asked, "job 1 finished")
@@ -122,7 +131,8 @@ def test_a_sweep_goes_on_after_any_end(tmp_path):
     jobs = ledger(tmp_path)["jobs"]
     assert jobs[0] == before[0]
     for job in jobs:
-        alone = launch(tmp_path / "alone" / job["folder"], 1, *TINY, "model=ledger", *job["overrides"][:1])
+        (seed,) = [text for text in job["overrides"] if text.startswith("seed=")]
+        alone = launch(tmp_path / "alone" / job["folder"], 1, *TINY, "model=ledger", seed)
         assert digest(tmp_path / "sweep" / job["folder"]) == alone.state["weights_sha256"]
     status, _, error = end(start(tmp_path, "seed=3,1", "model=ledger", "hydra.job.chdir=true"))
     assert status == 2
