@@ -29,7 +29,7 @@ from launcher.processes.pulse import (
     pulse_of,
     silent,
 )
-from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now
+from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now, lives
 
 LOOK_S = 1.0
 LAST_LOOK_S = 0.25
@@ -148,7 +148,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look until the process ends by itself."""
         while not self.signals.over:
-            if self._rank.has_launcher and os.getppid() != self._launcher:
+            if self._rank.has_launcher and os.getppid() != self._launcher and not lives(self._launcher):
                 self._end_as_orphan()
             with suppress(dist.DistError, RuntimeError):  # whoever keeps the store is gone; that shows elsewhere
                 self._look_at_others()

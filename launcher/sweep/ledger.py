@@ -20,8 +20,8 @@ VERSION = 1
 NOT_COMPARED = ("sweep.", "launch.", "hydra.")
 """Overrides that say how a sweep is carried out, not which jobs it has."""
 
-HOW_MUCH = ("n_trials", "n_jobs", "max_batch_size")
-"""Settings of sweepers that say the same: a search may go on for longer."""
+HOW_MUCH = ("n_trials", "n_jobs", "max_batch_size", "storage")
+"""Settings of sweepers that say the same: a search may go on for longer. A storage may hold a password."""
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch.distributed as dist
 
 CONSOLE = "console.log"
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["launcher.cli", "torch._dynamo", "torch.utils.tensorboard"]
 
 
 def new_store(host: str = "") -> dist.TCPStore:
@@ -28,36 +32,57 @@ def new_store(host: str = "") -> dist.TCPStore:
         )
 
 
-def start_rank(order: Path, environment: Mapping[str, str], cores: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+def prepare_to_start() -> None:
+    """Have a process load, meanwhile, what ranks are forked from; the first rank would wait for it."""
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    forkserver.ensure_running()
+
+
+def start_rank(order: Path, environment: Mapping[str, str], cores: tuple[int, ...] = ()) -> BaseProcess:
     """Start a rank of a job; what it prints goes to ``console.log`` of the run folder.
+
+    It is forked from a process that has torch loaded and nothing else done, which takes a fraction of a second.
 
     Args:
         order: the file with the job's settings.
         environment: of the process.
         cores: on which it may compute; empty: on all.
     """
-    with (order.parent / CONSOLE).open("ab") as console:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "launcher", "--job", str(order)],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # signals of a terminal are for the sweep, which passes them on
-        )
-    if cores:
-        with suppress(ProcessLookupError):  # it is over already
-            os.sched_setaffinity(process.pid, cores)
+    process = CONTEXT.Process(target=live, args=(str(order), dict(environment), cores), name=f"rank of {order.parent}")
+    process.start()
     return process
 
 
-def tell(process: subprocess.Popen[bytes], number: int) -> None:
+def live(order: str, environment: dict[str, str], cores: tuple[int, ...]) -> None:
+    """The life of a rank: that of a process that was given the command."""
+    os.setsid()  # signals of a terminal are for the sweep, which passes them on
+    os.environ.clear()
+    os.environ.update(environment)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    _print_to(Path(order).parent / CONSOLE)
+    multiprocessing.set_start_method(None, force=True)  # its own children start as those of any process
+    from launcher.__main__ import main  # noqa: PLC0415 - loads torch, which is not for whoever starts ranks
+
+    sys.argv = ["launcher", "--job", order]
+    main()
+
+
+def _print_to(file: Path) -> None:
+    with file.open("ab") as console, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(console.fileno(), 1)
+        os.dup2(console.fileno(), 2)
+
+
+def tell(process: BaseProcess, number: int) -> None:
     """Send a signal to a rank; SIGKILL also to the processes that it started."""
+    assert process.pid is not None  # noqa: S101 - it was started
     with suppress(ProcessLookupError):
         if number == signal.SIGKILL:
             os.killpg(process.pid, number)
-        elif process.poll() is None:
-            process.send_signal(number)
+        elif process.exitcode is None:
+            os.kill(process.pid, number)
 
 
 @dataclass
@@ -65,11 +90,11 @@ class Ranks:
     """Ranks that this process started, and the store that they meet at."""
 
     store: dist.TCPStore | None
-    processes: dict[int, subprocess.Popen[bytes]]
+    processes: dict[int, BaseProcess]
 
     def statuses(self) -> dict[int, int]:
         """Exit statuses of the ranks that have ended."""
-        found = {rank: process.poll() for rank, process in self.processes.items()}
+        found = {rank: process.exitcode for rank, process in self.processes.items()}
         return {rank: status for rank, status in found.items() if status is not None}
 
     def tell(self, number: int) -> None:
@@ -81,5 +106,5 @@ class Ranks:
         """Leave no process, and no store."""
         self.tell(signal.SIGKILL)
         for process in self.processes.values():
-            process.wait()
+            process.join()
         self.store = None

@@ -26,6 +26,7 @@ from launcher.sweep.ledger import NAME, Definition, Ledger
 from launcher.sweep.order import leave_order
 from launcher.sweep.plan import Plan
 from launcher.sweep.pool import Devices
+from launcher.sweep.ranks import prepare_to_start
 from launcher.sweep.sweeper import Settings, sweeper_of
 from launcher.sweep.together import Together, end_of_sweep, follow
 
@@ -37,6 +38,7 @@ def sweep(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals) ->
         SettingsError: on rank 0, for whatever is wrong with the settings of the sweep or of a job.
     """
     if rank.rank:
+        prepare_to_start()
         with signals.noted():
             return follow(rank, store, os.environ, signals)
     status = errors.FAILED
@@ -58,6 +60,7 @@ def _carry_out(line: CommandLine, rank: Rank, store: dist.Store, signals: Signal
     if settings.mode == "plan":
         sweeper.sweep(Plan(composer, settings))
         return errors.FINISHED
+    prepare_to_start()
     folder = claim(settings.folder, settings.folder_is_new, held, store)
     definition = Definition.of(line.overrides, sweeper.name, settings.sweep.metric)
     ledger = _ledger(folder, definition, settings.sweep.resume or rank.attempt > 0)

@@ -106,7 +106,11 @@ def lines_until(process, text, times=1):
 
 def wait_until_gone(folder):
     """Wait until no process works in the folder any more; a job whose sweep is gone ends by itself."""
-    jobs = [process for process in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(process.info["cmdline"])]
+    jobs = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(process.info["cmdline"] or ())
+    ]
     _, alive = psutil.wait_procs(jobs, timeout=60)
     assert not alive
 
