@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.configure.command_line import CommandLine, command_of
 from launcher.configure.compose import compose_job, without_swept
 from launcher.configure.devices import for_devices
-from launcher.configure.given import Given
+from launcher.configure.given import Given, quoted
 from launcher.configure.start import first_rank
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
@@ -56,7 +56,7 @@ class Composer:
     def command_to_go_on(self, sweep_dir: Path) -> str:
         """The command that goes on with the sweep."""
         kept = [text for text in self.line.overrides if name_of(text) != "hydra.sweep.dir"]
-        line = replace(self.line, overrides=(f"hydra.sweep.dir={sweep_dir}", *kept))
+        line = replace(self.line, overrides=(f"hydra.sweep.dir={quoted(str(sweep_dir))}", *kept))
         return command_of(line, self.rank.world_size)
 
     def compose(self, number: int, overrides: Sequence[str]) -> Job:
