@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from launcher.training.patience import Patience
 from launcher.training.stop import StopRule
 from samplers.words import counted
 
+NOTHING = "mode=plan: nothing was started, nothing was written"
+
 
 def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> str:
     """Batch plan, ranks, rows and folder as text; everything that a run needs is built, and nothing is started.
@@ -29,6 +32,11 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
     Raises:
         SettingsError: where the run could not start.
     """
+    return "\n".join([*plan_lines(run, rank, notes), f"run folder       {run_dir}", NOTHING])
+
+
+def plan_lines(run: RunConfig, rank: Rank, notes: Sequence[str]) -> list[str]:
+    """What ``plan_text`` says of any run folder."""
     parts = build_parts(replace(run, mode="train"), torch.device("cpu"))
     plan = plan_of(run, rank.world_size)
     try:
@@ -39,18 +47,14 @@ def plan_text(run: RunConfig, rank: Rank, run_dir: Path, notes: list[str]) -> st
     _check_rest(run, parts, steps)
     shares = [f"  rank {rank:<10}{_rows(plan.micro_batches(rank))}" for rank in range(min(plan.active, 16))]
     more = [f"  ... and {plan.active - len(shares)} more"] if plan.active > len(shares) else []
-    return "\n".join(
-        [
-            *(f"note: {note}" for note in notes),
-            str(report),
-            *shares,
-            *more,
-            f"run              {counted(run.trainer.epochs, 'epoch')}, {counted(steps, 'step')}",
-            f"devices          {_devices(run, rank)}",
-            f"run folder       {run_dir}",
-            "mode=plan: nothing was started, nothing was written",
-        ]
-    )
+    return [
+        *(f"note: {note}" for note in notes),
+        str(report),
+        *shares,
+        *more,
+        f"run              {counted(run.trainer.epochs, 'epoch')}, {counted(steps, 'step')}",
+        f"devices          {_devices(run, rank)}",
+    ]
 
 
 def _check_rest(run: RunConfig, parts: Parts, steps: int) -> None:

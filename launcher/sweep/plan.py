@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.plan import plan_text
-from launcher.sweep.composer import Composer
+from launcher.configure.start import first_rank
+from launcher.plan import NOTHING, plan_lines
+from launcher.sweep.composer import Composer, name_of
 from launcher.sweep.jobs import Job, Record, Source
 from launcher.sweep.sweeper import Settings
+from launcher.sweep.words import ranges
+from samplers.words import counted
 
 
 @dataclass
@@ -56,11 +59,22 @@ class Plan:
 
     def _text(self, jobs: list[Job]) -> str:
         at_a_time = f"{self.parallel} at a time" if self.parallel > 1 else "one at a time"
-        lines = [f"sweep            {len(jobs)} jobs, {at_a_time}, in {self.sweep_dir}"]
+        lines = [f"sweep            {counted(len(jobs), 'job')}, {at_a_time}, in {self.sweep_dir}"]
+        lines += [f"job {job.number:<13}{_apart(job)}  in {_inside(job.run_dir, self.sweep_dir)}" for job in jobs]
+        plans: dict[tuple[str, ...], list[str]] = {}
         for job in jobs:
-            lines += [f"\njob {job.number:<13}{' '.join(job.overrides)}", self._of(job)]
-        return "\n".join([*lines, "\nmode=plan: nothing was started, nothing was written\n"])
+            plans.setdefault(self._plan_of(job), []).append(str(job.number))
+        for plan, numbers in plans.items():
+            lines += ["", "every job" if len(plans) == 1 else f"job {ranges(numbers)}", *plan]
+        return "\n".join([*lines, NOTHING, ""])
 
-    def _of(self, job: Job) -> str:
-        rank = replace(self.composer.rank, world_size=job.world_size)
-        return plan_text(job.run, rank, job.run_dir, list(job.notes))
+    def _plan_of(self, job: Job) -> tuple[str, ...]:
+        return tuple(plan_lines(job.run, first_rank(job.run.launch, self.composer.rank), job.notes))
+
+
+def _apart(job: Job) -> str:
+    return " ".join(text for text in job.overrides if name_of(text) != "mode")
+
+
+def _inside(folder: Path, sweep_dir: Path) -> Path:
+    return folder.relative_to(sweep_dir) if folder.is_relative_to(sweep_dir) else folder

@@ -17,6 +17,7 @@ from hydra.plugins.plugin import Plugin
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from launcher.processes.errors import SettingsError
 from launcher.sweep.jobs import Job, Record, Source
 
 MODULE = "hydra_plugins.evenshard"
@@ -98,6 +99,8 @@ class JobLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run jobs; a job that failed returns NaN, and the sweep goes on."""
+        if not job_overrides:
+            raise SettingsError("the sweep has no jobs: give every setting that it is over at least one value")
         jobs = [self.sweep.compose(initial_job_idx + place, words) for place, words in enumerate(job_overrides)]
         records = {record.number: record for record in self.sweep.run(Listed(jobs))}
         return [_returned(job, records.get(job.number)) for job in jobs]

@@ -84,7 +84,8 @@ class Sweeper:
                 sweeper.validate_batch_is_legal = lambda batch: None  # type: ignore[method-assign] # noqa: ARG005 - done here
                 sweeper.sweep(arguments=list(self.config.hydra.overrides.task))
             except HydraException as error:
-                raise SettingsError(first_line(error)) from error
+                hint = "; search with hydra/sweeper=optuna" if "does not support sweep type" in str(error) else ""
+                raise SettingsError(first_line(error) + hint) from error
 
 
 def sweeper_of(line: CommandLine) -> tuple[Sweeper, Settings]:

@@ -1,0 +1,56 @@
+"""The command with -m, where no job is started: plans, and what is refused before anything is."""
+
+import pytest
+
+from tests.launcher.command import TINY, Line, in_turn
+
+REFUSED = {
+    "seed=range(1,1)": "the sweep has no jobs: give every setting that it is over at least one value",
+    "seed=1,x": "job 1 (experiment=tiny seed=x): seed=x: Value 'x' of type 'str' could not be converted to Integer",
+    "batch.global_size=12,0": "batch.global_size=0 is too small: the least is 1",
+    "sweep.parallel=99 seed=1,2": "sweep.parallel=99 is too much: 99 jobs need a core each, and there are ",
+    "sweep.metric=acuracy seed=1,2": "sweep.metric=acuracy: acuracy is not evaluated; did you mean 'accuracy'?",
+    "sweep.metric=loss seed=1,2": "sweep.metric=loss takes the highest loss for the best; set sweep.metric=-loss",
+    "sweep.metric=accuracy data.test=null": "sweep.metric=accuracy: nothing is evaluated without data.test",
+    "sweep.on_failure=maybe": "sweep.on_failure=maybe is not one of continue, stop",
+    "sweep.on_failure=0": "sweep.on_failure=0 is too small: the least is 1",
+    "sweep.job_timeout_s=0": "sweep.job_timeout_s=0.0 is too small: the least is 1",
+    "sweep.retries=3": "there is no setting sweep.retries",
+    "optimizer.lr=interval(0,1)": "BasicSweeper does not support sweep type : INTERVAL; search with hydra/sweeper=optuna",
+    "hydra/sweeper=optuna sweep.metric=accuracy": "hydra/sweeper=optuna: nothing is searched; give a setting some values",
+    "launch.nodes=2 launch.rdzv_endpoint=a:1": "launch.nodes=2: a sweep started with python stays on its machine",
+}
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("refused")
+    lines = [Line(folder / str(n), ("-m", *TINY, *words.split())) for n, words in enumerate(REFUSED)]
+    return dict(zip(REFUSED, in_turn(*lines), strict=True))
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_no_sweep_can_be_is_refused_before_anything_starts(refused, words):
+    done = refused[words]
+    assert done.status == 2
+    assert done.error.startswith("error: ")
+    assert REFUSED[words] in done.error
+    assert done.error.count("\n") == 1
+    assert sorted(path.name for path in done.folder.iterdir()) == ["stderr_0", "stdout_0"]
+
+
+def test_a_plan_lists_every_job_and_makes_nothing(tmp_path):
+    (done,) = in_turn(
+        Line(tmp_path, ("-m", *TINY, "seed=1,2", "batch.global_size=12,6", "mode=plan", "hydra.sweep.dir=sweep"))
+    )
+    assert done.status == 0, done.error
+    lines = done.output.splitlines()
+    assert lines[0] == f"sweep            4 jobs, one at a time, in {tmp_path}/sweep"
+    assert [line.split("  in ") for line in lines[1:5]] == [
+        [f"job {n}            experiment=tiny seed={seed} batch.global_size={size}", str(n)]
+        for n, (seed, size) in enumerate([(1, 12), (1, 6), (2, 12), (2, 6)])
+    ]
+    assert [line for line in lines if line.startswith("job ")][4:] == ["job 0,2", "job 1,3"]
+    assert "global batch     6 rows = 1 rank x 6 rows" in lines
+    assert lines[-1] == "mode=plan: nothing was started, nothing was written"
+    assert not (tmp_path / "sweep").exists()
