@@ -23,7 +23,7 @@ import torch.distributed as dist
 from launcher.configure.command_line import CommandLine, parse
 from launcher.configure.devices import for_devices
 from launcher.configure.schema import RunConfig
-from launcher.configure.start import first_rank, launch_of, starts_ranks
+from launcher.configure.start import first_rank, launch_of, starts_ranks, with_words
 from launcher.context import RankContext
 from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
@@ -227,7 +227,7 @@ def _prepare(words: list[str], rank: Rank, signals: Signals, held: ExitStack) ->
     if text is not None:
         return _answer(text)
     if line.job:
-        return _ordered(Path(line.job), rank, held)
+        return _ordered(line, words, rank, signals, held)
     return Instructions(sweeps=True) if line.multirun else _of_run(line, words, rank, signals, held)
 
 
@@ -239,6 +239,10 @@ def _of_run(line: CommandLine, words: list[str], rank: Rank, signals: Signals, h
     composed = compose_run(line)
     if composed.run.mode == "inspect":
         return _answer(_told_of(composed.run_dir))
+    if composed.run.launch.engine == "slurm":
+        from launcher.slurm.run import as_a_job  # noqa: PLC0415 - few submit anything
+
+        return _answer(as_a_job(line, composed, rank))
     first = first_rank(composed.run.launch, rank)
     run, notes = for_devices(composed.run, first.world_size)
     if run.mode == "plan":
@@ -274,17 +278,23 @@ def _begin(run: RunConfig, folder: Path, command: str, rank: Rank) -> None:
     write_status(folder, Status(world_size=rank.world_size, restarts=rank.attempt))
 
 
-def _ordered(file: Path, rank: Rank, held: ExitStack) -> Instructions:
-    """What a sweep wants this job to do."""
+def _ordered(line: CommandLine, words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:
+    """What the settings in a file want this process to do, which a sweep or a job of Slurm started."""
     from launcher.configure.run_folder import claim_run_folder  # noqa: PLC0415
     from launcher.sweep.order import Order  # noqa: PLC0415
 
-    order = Order.read(file)
-    run, folder = RunConfig.from_json(order.run), Path(order.run_dir)
-    _, holds_a_run = claim_run_folder(folder, False, _continues(run), held)
+    order = Order.read(Path(str(line.job)))
+    asked = RunConfig.from_json(order.run)
+    asked = replace(asked, launch=with_words(asked.launch, line.overrides))
+    first = first_rank(asked.launch, rank)
+    run, notes = for_devices(asked, first.world_size)
+    if starts_ranks(run.launch, rank):
+        return Instructions(exit_status=_start(run, words, signals))
+    _, holds_a_run = claim_run_folder(Path(order.run_dir), False, _continues(run), held)
     if not holds_a_run:
-        _begin(run, folder, order.command, rank)
-    return Instructions(None, order.run, order.digest, order.run_dir, order.chdir, order.notes, command=order.command)
+        _begin(run, Path(order.run_dir), order.command, first)
+    told = [*dict.fromkeys([*order.notes, *notes])]
+    return Instructions(None, run.to_json(), run.digest, order.run_dir, order.chdir, told, command=order.command)
 
 
 def _told_at_once(line: CommandLine) -> str | None:

@@ -16,7 +16,7 @@ from launcher.configure.schema import known_keys
 from launcher.processes.errors import SettingsError, closest, first_line
 
 PARTS = ("model", "task", "loss", "optimizer", "scheduler", "metrics", "data.train", "data.order", "data.test")
-FREE = (*PARTS, "ddp", "vars", "launch.rdzv_conf")
+FREE = (*PARTS, "ddp", "vars", "launch.rdzv_conf", "launch.slurm.extra")
 HEADER = "; the first line of a config in experiment/ must be `# @package _global_`"
 
 

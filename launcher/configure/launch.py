@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.configure.slurm import ENGINES, SlurmConfig
 from launcher.processes.errors import SettingsError, at_least, closest, one_of
 
 BACKENDS = ("auto", "gloo", "nccl")
@@ -38,6 +39,7 @@ class LaunchConfig:
     """The processes.
 
     Attributes:
+        engine: local, or slurm: the run becomes a job of a Slurm cluster, as launch.slurm says.
         processes: ranks to start on this node; auto: one per CUDA device, one where there is none; null: those that
             torchrun or Slurm started, else one.
         nodes: machines that take part, each of which is given this command, or "MIN:MAX" for as many as come; as
@@ -62,8 +64,10 @@ class LaunchConfig:
         device: auto, cpu or cuda.
         timeout_s: seconds after which a collective that does not end is an error, and a rank that does not answer is
             named.
+        slurm: the job that engine=slurm submits.
     """
 
+    engine: str = "local"
     processes: Any = None
     nodes: Any = 1
     rdzv_endpoint: str | None = None
@@ -81,6 +85,7 @@ class LaunchConfig:
     backend: str = "auto"
     device: str = "auto"
     timeout_s: float = 600.0
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def __post_init__(self) -> None:
         """Check every setting by itself, and what the nodes need to meet."""
@@ -92,6 +97,7 @@ class LaunchConfig:
         at_least("launch.monitor_interval_s", self.monitor_interval_s, 0.01)
         at_least("launch.threads_per_rank", self.threads_per_rank, 1)
         at_least("launch.timeout_s", self.timeout_s, 1)
+        one_of("launch.engine", self.engine, ENGINES)
         one_of("launch.backend", self.backend, BACKENDS)
         one_of("launch.device", self.device, DEVICES)
         if self.backend == "nccl" and self.device == "cpu":
@@ -99,7 +105,7 @@ class LaunchConfig:
         self._check_logs()
         if self.nodes_range[1] == 1:
             self._check_one_node()
-        else:
+        elif self.engine == "local" or self.rdzv_endpoint:  # the job of the other knows where its nodes meet
             self._check_meeting()
 
     @property

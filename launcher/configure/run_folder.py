@@ -56,6 +56,15 @@ def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitSt
     return folder, False
 
 
+def settle_run_folder(path: Path, always_new: bool, continues: bool) -> Path:
+    """The folder of a run that starts, and claims it, later; arguments and errors are those of ``claim_run_folder``."""
+    with ExitStack() as held:
+        folder, holds_a_run = claim_run_folder(path, always_new, continues, held)
+        if not holds_a_run:
+            (folder / CONFIG).unlink()
+    return folder
+
+
 def hold(folder: Path, held: ExitStack, patience_s: float = 0.0, option: str = "hydra.run.dir") -> None:
     """Keep others out of the folder of a run or a sweep until ``held`` is closed or the process is gone.
 
@@ -79,10 +88,10 @@ def to_yaml(run: RunConfig) -> str:
 
 
 def _never_began(folder: Path) -> bool:
-    """Whether the folder holds nothing but a run that failed before its first step."""
+    """Whether the folder holds nothing but a run that ended before its first step."""
     status = read_status(folder)
-    failed = status.state == "failed" and status.step == 0
-    return (folder / CONFIG).exists() and failed and not _has_checkpoints(folder)
+    ended = status.state in ("failed", "preempted") and status.step == 0
+    return (folder / CONFIG).exists() and ended and not _has_checkpoints(folder)
 
 
 def _can_continue(folder: Path) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.configure.launch import LaunchConfig
 from launcher.processes.environment import Rank
@@ -20,6 +21,8 @@ OF_OWN_RANKS = {
     "log_dir": "--log-dir",
 }
 """Settings of the ranks that launch.processes starts, and what torchrun calls them."""
+OF_A_JOB = ("engine", "nodes", "processes", "rdzv_endpoint", "rdzv_id")
+"""Settings that may be given beside the file with all of them."""
 
 
 def first_rank(launch: LaunchConfig, rank: Rank) -> Rank:
@@ -63,6 +66,21 @@ def starts_ranks(launch: LaunchConfig, rank: Rank) -> bool:
         return False
     _check_devices(launch)
     return bool(asked) or processes_here(launch) > 1
+
+
+def with_words(launch: LaunchConfig, words: Sequence[str]) -> LaunchConfig:
+    """``launch`` with what only the script of a job knows, such as ``launch.rdzv_id=7``.
+
+    Raises:
+        SettingsError: for another setting.
+    """
+    given: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.removeprefix("launch.").partition("=")
+        if name not in OF_A_JOB:
+            raise SettingsError(f"{word}: with --job settings come from its file, but for launch.{', '.join(OF_A_JOB)}")
+        given[name] = int(text) if text.isdecimal() and not name.startswith("rdzv") else text
+    return replace(launch, **given)
 
 
 def launch_of(launch: LaunchConfig) -> Launch:

@@ -293,6 +293,15 @@ class Signalled(Ledger):
             os.kill(os.getpid(), getattr(signal, number))
 
 
+class AwaitsSignal(Signalled):
+    """Its ranks wait in a certain step until somebody asks for the end; once, not again when it is continued."""
+
+    def signal(self):
+        signals = signal.getsignal(signal.SIGUSR1).__self__
+        while signals.wish is None:
+            time.sleep(0.01)
+
+
 class SignalledInEvaluation(Signalled):
     """Its rank 1 gets a signal in an evaluation, once."""
 
