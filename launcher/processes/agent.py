@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
+from contextlib import suppress
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -12,6 +15,9 @@ from launcher.processes.errors import NEVER_RETRIED
 from launcher.processes.signals import Signals, held_back
 
 __all__ = ["Agent", "WorkerSpec", "logs"]
+
+HOLD_S = 0.5
+"""Seconds for which the other ranks can see what killed one."""
 
 
 class Agent(LocalElasticAgent):
@@ -37,10 +43,22 @@ class Agent(LocalElasticAgent):
         return processes
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if any(was_killed(worker.id) for worker in worker_group.workers):
+            time.sleep(HOLD_S)
         result: RunResult = super()._monitor_workers(worker_group)
         if self._signals.passed_on or any(f.exitcode in NEVER_RETRIED for f in result.failures.values()):
             self._remaining_restarts = 0
         return result
+
+
+def was_killed(process: int) -> bool:
+    """Whether a signal killed a child of this process, which nobody waited for yet."""
+    if sys.platform != "linux":
+        return False
+    with suppress(ChildProcessError):
+        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+    return False
 
 
 def logs(folder: str | None, redirects: int, tee: int) -> DefaultLogsSpecs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -76,6 +77,16 @@ class Pulse:
         """Whether its process has ended, as far as this machine can tell."""
         return self.machine == machine() and not lives(self.process)
 
+    @property
+    def exit_status(self) -> int | None:
+        """How its process ended, minus the number of a signal that killed it; None: that can no longer be read."""
+        try:
+            *_, state = Path(f"/proc/{self.process}/stat").read_text("ascii", "replace").rpartition(")")
+            word = int(state.split()[-1])  # as wait() gives it, for who may see it
+        except (OSError, ValueError):
+            return None
+        return os.waitstatus_to_exitcode(word) if state.split()[0] == "Z" else None
+
     def kill(self) -> None:
         """Kill its process, stopped or not, if it is of this machine."""
         with suppress(psutil.Error):
@@ -120,13 +131,22 @@ def gone(pulses: Sequence[Pulse]) -> Culprit | None:
     """The first rank of this machine whose process ended, although it worked."""
     for pulse in pulses:
         if pulse.state == WORKS and pulse.is_gone:
-            log = f"rank_{pulse.rank}.log"
-            return Culprit(
-                pulse.rank,
-                LOST,
-                f"rank {pulse.rank} ended without a word (killed, or out of memory?); its {log} may tell more",
-            )
+            how = ended(pulse.exit_status)
+            return Culprit(pulse.rank, LOST, f"rank {pulse.rank} {how}; its rank_{pulse.rank}.log may tell more")
     return None
+
+
+def ended(exit_status: int | None) -> str:
+    """How a process ended.
+
+    >>> ended(-9), ended(3)
+    ('was killed by SIGKILL', 'ended with exit status 3, without a word')
+    """
+    if exit_status is None:
+        return "ended without a word (killed, or out of memory?)"
+    if exit_status < 0:
+        return f"was killed by {signal.Signals(-exit_status).name}"
+    return f"ended with exit status {exit_status}, without a word"
 
 
 def culprit(ranks: int, before: Sequence[Pulse], after: Sequence[Pulse]) -> Culprit | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
+from launcher.processes.agent import was_killed
 from launcher.processes.environment import Rank
 from launcher.processes.failures import Failure
 from launcher.processes.pulse import APART, WAITS, WORKS, Culprit, Pulse, culprit, gone, leave_pulse
@@ -92,6 +94,14 @@ def test_a_process_of_this_machine_that_has_ended_is_seen_at_once():
     ended = replace(me, rank=1, process=child)
     message = "rank 1 ended without a word (killed, or out of memory?); its rank_1.log may tell more"
     assert gone([me, ended]) == Culprit(1, "RankLost", message)
+    killed = os.fork()
+    if not killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    assert was_killed(killed)
+    assert gone([replace(ended, process=killed)]).message.startswith("rank 1 was killed by SIGKILL; its rank_1.log may")
+    os.waitpid(killed, 0)
+    assert not was_killed(killed)
     assert gone([me, replace(ended, machine="another"), replace(ended, state=APART)]) is None
 
 
