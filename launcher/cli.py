@@ -52,7 +52,7 @@ from launcher.processes.failures import (
 )
 from launcher.processes.group import device_of, from_rank_zero, leave, meet
 from launcher.processes.origin import users_place
-from launcher.processes.signals import Preempted, Signals
+from launcher.processes.signals import Preempted, Signals, Terminated
 from launcher.processes.threads import threads_per_rank, usable_cores, use_threads, users_own_threads
 from launcher.processes.watch import Watch
 from launcher.run import start
@@ -162,7 +162,7 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, he
     if instructions.exit_status is not None:
         return instructions.exit_status
     if instructions.sweeps:
-        return _sweep(words, rank, store, signals)
+        return _sweep(words, rank, store, watch)
     try:
         state = carry_out(instructions, rank, store, watch)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends here with a word
@@ -176,14 +176,19 @@ def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, he
     return PREEMPTED
 
 
-def _sweep(words: list[str], rank: Rank, store: dist.Store, signals: Signals) -> int:
+def _sweep(words: list[str], rank: Rank, store: dist.Store, watch: Watch) -> int:
     from launcher.sweep.supervise import sweep  # noqa: PLC0415 - a run does without
 
     try:
-        status = sweep(parse(words), rank, store, signals)
+        status = sweep(parse(words), rank, store, watch.signals)
     except SettingsError as error:
         _say(f"error: {error}")
         status = WRONG_SETTINGS
+    except Terminated as error:
+        _say(f"{error}; its jobs were killed, and go on from their last checkpoints with the same command")
+        return FAILED
+    if status == PREEMPTED and watch.blame_dead(Failure.of(Preempted(), rank.rank)):
+        return FAILED  # torchrun asks all to end where one died, and starts them anew
     if rank.rank == 0:  # a restart by torchrun is for a sweep that did not come to its end
         store.set(REMEMBERED, Instructions(exit_status=status).to_json())
     return status

@@ -19,7 +19,9 @@ CONFIG = "config.yaml"
 LOCK = ".lock"
 
 
-def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitStack) -> tuple[Path, bool]:
+def claim_run_folder(
+    path: Path, always_new: bool, continues: bool, held: ExitStack, patience_s: float = 0.0
+) -> tuple[Path, bool]:
     """Make the run folder and claim it with an empty ``config.yaml``, or take up the run that it holds.
 
     Args:
@@ -28,6 +30,7 @@ def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitSt
             in the same second: a suffix is added. Otherwise the user named this very folder.
         continues: whether a run that is there may be continued.
         held: keeps others out of the folder until it is closed.
+        patience_s: seconds to wait for another process that works in it.
 
     Returns:
         The folder, and whether it holds a run to continue.
@@ -40,7 +43,7 @@ def claim_run_folder(path: Path, always_new: bool, continues: bool, held: ExitSt
     try:
         folder = first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
-        hold(folder, held)
+        hold(folder, held, patience_s)
         if _never_began(folder):
             (folder / CONFIG).unlink()
         if continues and _can_continue(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from launcher.files import replace_file
 from launcher.processes import errors
+from launcher.processes.errors import first_line
 from launcher.sweep.changes import About
 from launcher.sweep.composer import Composer
 from launcher.sweep.engine import Engine
@@ -88,15 +89,29 @@ class Carried:
         """Write the results and tell of them; returns the exit status."""
         records, shown = self.engine.ledger.records, _shown(self.sweep_dir)
         state, status = _end_of(records, preempted=self.engine.signals.wish is not None)
-        self.engine.ledger.write(state)
-        lacks = _write_results(records, self.metric, self.sweep_dir)
         found = best(records, self.metric)
         command = self.composer.command_of(found.overrides) if found else None
-        lines = [summary(records, self.metric, command, shown, self.console.width).rstrip(), *lacks]
+        lines = [summary(records, self.metric, command, shown, self.console.width).rstrip()]
         if status != errors.FINISHED:
             lines.append(f"go on with       {self.composer.command_to_go_on(shown)}")
-        sys.stdout.write("\n".join(lines) + "\n")
+        _print(lines)
+        _print(self._write_results(state))
         return status
+
+    def _write_results(self, state: str) -> list[str]:
+        """Write file, table, picture and hyperparameters; returns what could not be, a line each."""
+        records, folder = self.engine.ledger.records, self.sweep_dir
+        try:
+            self.engine.ledger.write(state)
+            replace_file(folder / RESULTS, to_csv(records))
+            write_hparams(records, self.metric, folder)
+        except OSError as error:
+            return [f"the results cannot be written to {folder}: {error}"]
+        try:
+            lacks = picture(records, self.metric, folder / PICTURE) if self.metric else None
+        except Exception as error:  # noqa: BLE001 - a picture is a courtesy, and draws what users call their settings
+            lacks = f"{PICTURE} is not drawn: {first_line(error)}"
+        return [lacks] if lacks else []
 
 
 def _end_of(records: Sequence[Record], *, preempted: bool) -> tuple[str, int]:
@@ -108,15 +123,10 @@ def _end_of(records: Sequence[Record], *, preempted: bool) -> tuple[str, int]:
     return "failed", errors.FAILED
 
 
-def _write_results(records: list[Record], metric: str | None, folder: Path) -> list[str]:
-    """Write table, picture and hyperparameters; returns what could not be, a line each."""
-    try:
-        replace_file(folder / RESULTS, to_csv(records))
-        write_hparams(records, metric, folder)
-        lacks = picture(records, metric, folder / PICTURE) if metric else None
-    except OSError as error:
-        lacks = f"the results cannot be written to {folder}: {error.strerror or error}"
-    return [lacks] if lacks else []
+def _print(lines: list[str]) -> None:
+    with suppress(OSError):  # nobody reads any more
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
 
 
 class ToView(logging.Handler):

@@ -86,8 +86,12 @@ class Alone:
         world = World(job.world_size, "127.0.0.1", store.port, attempt, job.run.launch.max_restarts)
         shown = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if self._devices.kind == "cuda" else {}
         cores = tuple(map(int, devices)) if self._devices.kind == "cpu" else ()
-        processes = [
-            start_rank(order, {**self._environment, **shown, **world.variables(r, r, job.world_size)}, cores)
-            for r in range(job.world_size)
-        ]
-        return Ranks(store, dict(enumerate(processes)))
+        ranks = Ranks(store, {})
+        try:
+            for rank in range(job.world_size):
+                variables = {**self._environment, **shown, **world.variables(rank, rank, job.world_size)}
+                ranks.processes[rank] = start_rank(order, variables, cores)
+        except OSError:
+            ranks.close()
+            raise
+        return ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ GRACE_S = 30.0
 """Seconds that a job has to keep a checkpoint when it is asked to end."""
 LINGER_S = 20.0
 """Seconds that the ranks of a job have to end after the first of them failed."""
+LOST_S = 5.0
+"""Seconds after which a rank that was killed is gone, although nobody is there any more to say so."""
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Running:
         attempt: how often its processes were started before.
         failed_first: rank and status of the first that did not end well.
         kill_at: when it is killed.
+        gone_at: when it counts as gone, although not all ranks said so.
         ends_as: the state in which it ends, and why, where the sweep asked for it.
         status_at: when its status is read next.
         kills_before: processes that the system had killed for memory when it began.
@@ -50,6 +54,7 @@ class Running:
     attempt: int = 0
     failed_first: tuple[int, int] | None = None
     kill_at: float | None = None
+    gone_at: float = math.inf
     ends_as: tuple[str, str] | None = None
     status_at: float = 0.0
     kills_before: int = field(default_factory=kills_for_memory)
@@ -98,6 +103,7 @@ class Engine:
     _twins: list[Record] = field(default_factory=list, init=False)
     _next: Job | None = field(default=None, init=False)
     _failures: int = field(default=0, init=False)
+    _unwritten: str = field(default="", init=False)
 
     def run(self, source: Source) -> None:
         """Run jobs until the source has no more, too many failed, or a signal asks for the end."""
@@ -124,7 +130,7 @@ class Engine:
                 devices = self.crew.take(self._next)
                 if devices is None:
                     return
-                self._start(self._next, devices)
+                self._start(self._next, devices, source)
             self._next = None
 
     def _may_start(self) -> bool:
@@ -164,12 +170,17 @@ class Engine:
                     source,
                 )
 
-    def _start(self, job: Job, devices: tuple[str, ...]) -> None:
-        record = replace(self.ledger.of(job), state=RUNNING, devices=devices, cause="", value=None)
-        running = Running(job, self._team(job, devices, 0), record, devices, time.monotonic())
-        running.record = replace(record, attempts=record.attempts + 1)
-        self._running.append(running)
-        self._write(running.record)
+    def _start(self, job: Job, devices: tuple[str, ...], source: Source) -> None:
+        known = self.ledger.of(job)
+        record = replace(
+            known, state=RUNNING, devices=devices, cause="", value=None, same_as=None, attempts=known.attempts + 1
+        )
+        self._write(record)  # first: whoever comes later is to know whose folder it is
+        try:
+            self._running.append(Running(job, self._team(job, devices, 0), record, devices, time.monotonic()))
+        except OSError as error:
+            self.crew.give_back(devices)
+            self._note(replace(record, state=FAILED, cause=f"it could not be started: {error}"), source)
 
     def _team(self, job: Job, devices: tuple[str, ...], attempt: int) -> Team:
         return self.crew.start(job, self.order(job), devices, attempt)
@@ -183,8 +194,9 @@ class Engine:
             running.failed_first = bad[0]
             running.kill_at = min(running.kill_at or now + LINGER_S, now + LINGER_S)
         if running.kill_at is not None and now > running.kill_at:
+            running.kill_at, running.gone_at = None, now + LOST_S
             running.team.tell(signal.SIGKILL)
-        if len(statuses) == running.job.world_size:
+        if len(statuses) == running.job.world_size or now > running.gone_at:
             self._end(running, source)
         elif now > running.status_at:
             running.status_at = now + STATUS_S
@@ -229,19 +241,26 @@ class Engine:
             return False
         running.attempt += 1
         running.failed_first = running.kill_at = None
+        running.gone_at = math.inf
         running.team = self._team(running.job, running.devices, running.attempt)
         running.record = replace(running.record, attempts=running.record.attempts + 1)
         return True
 
     def _note(self, record: Record, source: Source) -> None:
         """A job is over."""
-        self._failures += record.state == FAILED
+        self._failures += record.state == FAILED and record.same_as is None
         self._write(record)
         source.tell(record)
 
     def _write(self, record: Record) -> None:
         self.ledger.note(record)
-        self.ledger.write(RUNNING)
+        try:
+            self.ledger.write(RUNNING)
+            self._unwritten = ""
+        except OSError as error:  # the next one may find room
+            if str(error) != self._unwritten:
+                self.view.say(f"the sweep's file cannot be written: {error}; what is over now may run once more")
+            self._unwritten = str(error)
 
 
 def _with(record: Record, status: Status, seconds: float) -> Record:

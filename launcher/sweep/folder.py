@@ -33,8 +33,8 @@ def claim(path: Path, always_new: bool, held: ExitStack, store: dist.Store) -> P
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         folder = Path(store.get(REMEMBERED).decode()) if again else first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
-        held.callback(_give_up, [folder, *missing])
         hold(folder, held, PATIENCE_S if again else 0.0, OPTION)
+        held.callback(_give_up, [folder, *missing])
     except OSError as error:
         raise SettingsError(f"{OPTION}={path} cannot be used: {error.strerror or error}") from error
     store.set(REMEMBERED, str(folder))

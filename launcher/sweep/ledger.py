@@ -106,7 +106,7 @@ class Ledger:
     def number_for(self, overrides: Sequence[str], wanted: int) -> int:
         """The number of a job: the one that is ``wanted``, or the next that is free where another job has that."""
         key = key_of(overrides)
-        while self._keys.get(wanted, key) != key:
+        while self._keys.setdefault(wanted, key) != key:
             wanted += 1
         return wanted
 
@@ -114,7 +114,7 @@ class Ledger:
         """The job before this one that has the same effective overrides."""
         key = key_of(job.overrides)
         found = [number for number, other in self._keys.items() if other == key and number < job.number]
-        return self._records[min(found)] if found else None
+        return self._records.get(min(found)) if found else None
 
     def of(self, job: Job) -> Record:
         """What is known of a job; that it waits, where nothing is."""
@@ -126,7 +126,8 @@ class Ledger:
 
     def note(self, record: Record) -> None:
         """Take down how a job stands; not in the file yet."""
-        self._keys.setdefault(record.number, key_of(record.overrides))
+        if record.number not in self._keys:
+            self._keys[record.number] = key_of(record.overrides)
         self._records[record.number] = record
 
     def write(self, state: str) -> None:

@@ -16,26 +16,31 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from launcher.processes.signals import held_back
+
 CONSOLE = "console.log"
 CONTEXT = multiprocessing.get_context("forkserver")
+LAST_S = 10.0
+"""Seconds that a killed rank has to be gone; the system may not let go of one that waits for a disk."""
 PRELOADED = ["launcher.cli", "torch._dynamo", "torch.utils.tensorboard"]
 
 
-def new_store(host: str = "") -> dist.TCPStore:
-    """A store on a port that nobody else has; for this machine alone unless ``host`` is an address of it."""
+def new_store(*, everywhere: bool = False) -> dist.TCPStore:
+    """A store on a port that nobody else has; for this machine alone unless it is to be found ``everywhere``."""
     with socket.socket() as listener:
-        listener.bind((host or "127.0.0.1", 0))
+        listener.bind(("" if everywhere else "127.0.0.1", 0))
         listener.listen(socket.SOMAXCONN)
         port = listener.getsockname()[1]
         return dist.TCPStore(
-            host or "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
 
 
 def prepare_to_start() -> None:
     """Have a process load, meanwhile, what ranks are forked from; the first rank would wait for it."""
     CONTEXT.set_forkserver_preload(PRELOADED)
-    forkserver.ensure_running()
+    with held_back():  # signals to the group of this process are none of its business: ranks would end with it
+        forkserver.ensure_running()
 
 
 def start_rank(order: Path, environment: Mapping[str, str], cores: tuple[int, ...] = ()) -> BaseProcess:
@@ -49,7 +54,8 @@ def start_rank(order: Path, environment: Mapping[str, str], cores: tuple[int, ..
         cores: on which it may compute; empty: on all.
     """
     process = CONTEXT.Process(target=live, args=(str(order), dict(environment), cores), name=f"rank of {order.parent}")
-    process.start()
+    with held_back():  # it may be that the process that ranks are forked from starts only now
+        process.start()
     return process
 
 
@@ -78,10 +84,11 @@ def _print_to(file: Path) -> None:
 def tell(process: BaseProcess, number: int) -> None:
     """Send a signal to a rank; SIGKILL also to the processes that it started."""
     assert process.pid is not None  # noqa: S101 - it was started
-    with suppress(ProcessLookupError):
-        if number == signal.SIGKILL:
+    if number == signal.SIGKILL:
+        with suppress(ProcessLookupError):  # it has no group of its own yet, or none is left of it
             os.killpg(process.pid, number)
-        elif process.exitcode is None:
+    if process.exitcode is None:
+        with suppress(ProcessLookupError):
             os.kill(process.pid, number)
 
 
@@ -106,5 +113,5 @@ class Ranks:
         """Leave no process, and no store."""
         self.tell(signal.SIGKILL)
         for process in self.processes.values():
-            process.join()
+            process.join(LAST_S)
         self.store = None

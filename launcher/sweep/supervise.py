@@ -16,7 +16,7 @@ from launcher.configure.sweep import SweepConfig
 from launcher.processes import errors
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
-from launcher.processes.signals import Signals
+from launcher.processes.signals import Preempted, Signals
 from launcher.sweep.carried import Carried
 from launcher.sweep.composer import Composer, how_of
 from launcher.sweep.crew import Alone, Crew
@@ -47,6 +47,9 @@ def sweep(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals) ->
             status = _carry_out(line, rank, store, signals, held)
     except SettingsError:
         status = errors.WRONG_SETTINGS
+        raise
+    except Preempted:
+        status = errors.PREEMPTED
         raise
     finally:
         end_of_sweep(store, rank, status)

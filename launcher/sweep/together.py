@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from launcher.processes.environment import Rank, World, inherited
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import wish_key
+from launcher.processes.network import address_towards, is_loopback
 from launcher.processes.signals import Signals
 from launcher.processes.threads import VARIABLE, users_own_threads
 from launcher.sweep.crew import Team
@@ -112,7 +112,7 @@ class Together:
             )
         self._rank, self._free = rank, True
         self._environment = own_environment(rank, environment)
-        self._host = "" if rank.one_node else own_address(rank.host, rank.port)
+        self._host = "127.0.0.1" if rank.one_node else address_of(rank)
         self._channel = Channel(store, channel_of(rank))
 
     def check(self, world_size: int) -> None:
@@ -132,8 +132,8 @@ class Together:
     def start(self, job: Job, order: Path, devices: tuple[str, ...], attempt: int) -> Team:
         """Start this process's rank, and have the others start theirs."""
         del devices
-        store = new_store(self._host)
-        world = World(job.world_size, self._host or "127.0.0.1", store.port, attempt, job.run.launch.max_restarts)
+        store = new_store(everywhere=not self._rank.one_node)
+        world = World(job.world_size, self._host, store.port, attempt, job.run.launch.max_restarts)
         self._channel.say(Word(start=asdict(world), order=str(order)))
         return Everyone(self._channel, job.world_size, own_rank(self._rank, world, order, self._environment, store))
 
@@ -221,9 +221,7 @@ def own_rank(
     return Ranks(store, {rank.rank: start_rank(order, {**environment, **variables})})
 
 
-def own_address(host: str, port: int) -> str:
-    """The address of this machine by which it is seen from ``host``."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(address)  # sends nothing
-        return str(probe.getsockname()[0])
+def address_of(rank: Rank) -> str:
+    """The address of this machine for the other nodes: where the ranks meet is on it, or is reached from there."""
+    found = address_towards(rank.host, rank.port)
+    return rank.host if is_loopback(found) else found

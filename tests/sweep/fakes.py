@@ -19,7 +19,10 @@ def run_config(**sections):
 
 @dataclass
 class FakeTeam:
-    """Ends after ``looks`` looks with the given status of rank 0; writes ``state`` to status.json then."""
+    """Ends after ``looks`` looks with the given status of rank 0; writes ``state`` to status.json then.
+
+    One that is deaf ends on SIGKILL only; of one that is lost nobody says how it ended.
+    """
 
     crew: "FakeCrew"
     job: Job
@@ -27,12 +30,18 @@ class FakeTeam:
     status: int = 0
     state: str = "finished"
     metrics: dict = field(default_factory=dict)
+    deaf: bool = False
+    lost: bool = False
     told: list = field(default_factory=list)
 
     def statuses(self):
         self.looks -= 1
-        if 15 in self.told:
+        if self.lost:
+            return {}
+        if 15 in self.told and not self.deaf:
             self.status, self.state, self.looks = 75, "preempted", 0
+        if 9 in self.told:
+            self.status, self.state, self.looks = -9, "running", 0
         if self.looks > 0:
             return {}
         self._leave_status()

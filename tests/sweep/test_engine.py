@@ -52,13 +52,13 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(tmp_path):
     assert swept.ledger.records[1].cause == "rank 0 was killed by SIGSEGV"
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1, ["failed", "waiting"]), (2, ["failed", "failed", "waiting"])])
-def test_so_many_failures_end_a_sweep(tmp_path, most, expected):
+@pytest.mark.parametrize("most", [1, 2])
+def test_so_many_failures_end_a_sweep(tmp_path, most):
     crew = crew_of([[after(1, status=1, state="running")]] * 4)
     swept = engine_of(tmp_path, crew, most_failures=most)
     swept.run(Listed(job_of(tmp_path, n) for n in range(4)))
     assert len(crew.started) == most
-    assert states(swept)[:most] == expected[:most]
+    assert states(swept) == ["failed"] * most + ["waiting"] * (len(states(swept)) - most)
 
 
 def test_restarts_are_for_jobs_that_may_have_them(tmp_path):
@@ -118,6 +118,56 @@ def test_the_file_holds_every_job_at_every_moment(tmp_path):
 
     engine_of(tmp_path, crew_of([[after(1)]] * 3)).run(Looking(job_of(tmp_path, n) for n in range(3)))
     assert [[job["state"] for job in jobs] for jobs in found] == [["finished"] * n for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("kind", ["deaf", "lost"])
+def test_a_job_that_does_not_end_when_asked_is_killed_once(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(engine, "GRACE_S", 0.02)
+    monkeypatch.setattr(engine, "LOST_S", 0.02)
+    teams = []
+    crew = crew_of([[after(10**9, **{kind: True})], [after(1)]])
+    start = crew.start
+    crew.start = lambda *words: teams.append(start(*words)) or teams[-1]
+    swept = engine_of(tmp_path, crew, timeout_s=0.02)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
+    assert states(swept) == ["failed", "finished"]
+    assert teams[0].told == [15, 9]
+
+
+def test_a_job_whose_ranks_cannot_be_started_fails_alone(tmp_path):
+    crew = crew_of([[after(1)]] * 2)
+    swept = engine_of(tmp_path, crew)
+
+    def order(job):
+        if job.number == 0:
+            raise OSError(36, "File name too long")
+        return job.run_dir
+
+    swept.order = order
+    swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
+    assert states(swept) == ["failed", "finished"]
+    assert swept.ledger.records[0].cause == "it could not be started: [Errno 36] File name too long"
+
+
+def test_a_full_disk_is_said_once_and_ends_no_job(tmp_path, monkeypatch):
+    swept = engine_of(tmp_path, crew_of([[after(1)]] * 3))
+
+    def full(_state):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(swept.ledger, "write", full)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(3)))
+    assert states(swept) == ["finished"] * 3
+    assert [text for text in swept.view.said if "cannot be written" in text] == [
+        "the sweep's file cannot be written: [Errno 28] No space left on device; what is over now may run once more"
+    ]
+
+
+def test_the_twin_of_a_failed_job_is_no_failure_of_its_own(tmp_path):
+    crew = crew_of([[after(1, status=1, state="running")], [after(1)], [after(1)]])
+    swept = engine_of(tmp_path, crew, most_failures=2)
+    swept.run(Listed([job_of(tmp_path, 0, "a=1"), job_of(tmp_path, 1, "a=1"), job_of(tmp_path, 2, "a=2")]))
+    assert states(swept) == ["failed", "failed", "finished"]
 
 
 class Pruning(Listed):

@@ -1,10 +1,13 @@
 """sweep.json: jobs keep their numbers, and another sweep is refused with the difference."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
+import torch.distributed as dist
 
 from launcher.processes.errors import SettingsError
+from launcher.sweep.folder import claim
 from launcher.sweep.jobs import FINISHED, RUNNING, Record
 from launcher.sweep.ledger import Definition, Ledger, key_of
 from tests.sweep.fakes import job_of
@@ -82,3 +85,24 @@ def test_a_number_stays_with_its_job(tmp_path):
     assert ledger.number_for(["a=1"], 0) == 0
     assert ledger.number_for(["a=3"], 0) == 2
     assert ledger.number_for(["a=3"], 7) == 7
+
+
+def test_two_new_jobs_get_two_numbers(tmp_path):
+    ledger = Ledger.open(tmp_path, definition())
+    for number, words in enumerate([("a=1",), ("a=2",)]):
+        ledger.of(job_of(tmp_path, number, *words))
+    assert [ledger.number_for([f"a={value}"], 0) for value in (3, 4, 3, 1)] == [2, 3, 2, 0]
+
+
+def test_a_folder_goes_only_with_the_sweep_that_made_it(tmp_path):
+    path = tmp_path / "of" / "sweeps"
+    with ExitStack() as first:
+        claim(path, False, first, dist.HashStore())
+        assert path.exists()
+        (path / "kept").touch()
+    assert path.exists()
+    (path / "kept").unlink()
+    with ExitStack() as second:
+        claim(path, False, second, dist.HashStore())
+    assert not path.exists()
+    assert (tmp_path / "of").exists()

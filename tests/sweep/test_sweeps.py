@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.launcher.command import CONFIGS, launch
@@ -29,6 +28,7 @@ def start(folder, *words, torchrun=0):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -104,17 +104,6 @@ def lines_until(process, text, times=1):
         times -= text in line
 
 
-def wait_until_gone(folder):
-    """Wait until no process works in the folder any more; a job whose sweep is gone ends by itself."""
-    jobs = [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if str(folder) in " ".join(process.info["cmdline"] or ())
-    ]
-    _, alive = psutil.wait_procs(jobs, timeout=60)
-    assert not alive
-
-
 def test_a_sweep_goes_on_after_any_end(tmp_path):
     words = ("seed=3,1,2", "model=ledger", "hydra.job.chdir=true")
     killed = start(tmp_path, *words)
@@ -122,11 +111,10 @@ def test_a_sweep_goes_on_after_any_end(tmp_path):
     killed.send_signal(signal.SIGKILL)
     end(killed)
     before = ledger(tmp_path)["jobs"]
-    wait_until_gone(tmp_path)
     assert [job["state"] for job in before] == ["finished", "running", "waiting"]
     asked = start(tmp_path, *words, "sweep.parallel=1")
     lines_until(asked, "job 1 finished")
-    asked.send_signal(signal.SIGTERM)
+    os.killpg(asked.pid, signal.SIGTERM)  # as torchrun, timeout and schedulers do
     assert end(asked)[0] == 75
     assert ledger(tmp_path)["state"] == "preempted"
     status, output, error = end(start(tmp_path, *words))
