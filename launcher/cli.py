@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,6 +44,7 @@ from launcher.processes.failures import (
     Failure,
     did_steps,
     first_failure,
+    gone_with_the_store,
     is_consequence,
     note_steps,
     printable,
@@ -153,6 +154,7 @@ def main(arguments: list[str] | None = None, launcher: int | None = None) -> int
     finally:
         signals.ignore()
         leave(store, rank)
+        watch.let_go()
 
 
 def _take_part(words: list[str], rank: Rank, store: dist.Store, watch: Watch, held: ExitStack) -> int:
@@ -328,9 +330,9 @@ def carry_out(instructions: Instructions, rank: Rank, store: dist.Store, watch: 
     """On every rank: work inside the run folder's logs on the rank's own device; returns the state at the end."""
     run_dir = Path(instructions.run_dir)
     aside = store.clone()  # the main thread may wait in its own
-    watch.tell_with(partial(announce, run_dir=run_dir, rank=rank, store=aside))
     watch.signals.tell_with(partial(announce_first, run_dir=run_dir, rank=rank, store=aside))
     run = instructions.settings()
+    watch.tell_with(partial(announce, run_dir=run_dir, rank=rank, store=aside), run.launch.timeout_s)
     _log_to(run_dir, rank)
     for note in instructions.notes if rank.rank == 0 else ():
         log.warning("%s", note)
@@ -359,7 +361,9 @@ def report(error: BaseException, run_dir: Path, rank: Rank, store: dist.Store, w
         if first.by == rank.rank and _is_hopeless(error, first, store, watch):
             store.set(REMEMBERED, Instructions(exit_status=first.exit_status).to_json())
     except dist.DistError:
-        first = replace(mine, message=f"rank 0 is gone, and with it the store: {mine.message}")
+        first = gone_with_the_store(rank) if is_consequence(error) else mine
+        announce(first, run_dir, rank, None)
+        return first.exit_status
     if announce(first, run_dir, rank, store) and error.__cause__ is not None and users_place(error.__cause__):
         _say(f"       the traceback is in {run_dir}/rank_{rank.rank}.log")
     if first.by != rank.rank and rank.store_outlives_ranks:
@@ -383,8 +387,11 @@ def announce_first(error: BaseException, run_dir: Path, rank: Rank, store: dist.
     announce(first, run_dir, rank, store)
 
 
-def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bool:
-    """Leave what ended the run where it is looked for; tell the user if that is for this rank to do, and not done."""
+def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store | None) -> bool:
+    """Leave what ended the run where it is looked for; tell the user if that is for this rank to do, and not done.
+
+    Without a store the ranks of a node cannot agree on who tells, and the first of them does.
+    """
     with suppress(OSError):
         if first.by == rank.rank:
             tell_torchrun(first)
@@ -397,9 +404,9 @@ def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store) -> bo
     except OSError as error:  # the folder is full or gone
         if run_dir.is_dir():
             untold = f"\n       {run_dir}/status.json cannot be written ({error.strerror}) and tells what was before"
-    tells = first.by == rank.rank
+    tells = first.by == rank.rank and (store is not None or rank.local_rank == 0)
     with suppress(dist.DistError):
-        tells = tells and not told_before(store, f"{first.type}: {first.message}")
+        tells = tells and not (store and told_before(store, f"{first.type}: {first.message}"))
     if tells:
         _say(first.words + untold)
     return tells

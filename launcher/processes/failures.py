@@ -14,6 +14,7 @@ from pathlib import Path
 from torch.distributed import DistError, Store
 
 from launcher.files import replace_file
+from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED, PREEMPTED, WRONG_SETTINGS, PlainError, SettingsError
 from launcher.processes.signals import Preempted
 
@@ -108,6 +109,12 @@ def is_consequence(error: BaseException) -> bool:
     return isinstance(error, DistError | AnotherFailedError) or (
         isinstance(error, RuntimeError) and bool(BROKEN.search(str(error)))
     )
+
+
+def gone_with_the_store(rank: Rank) -> Failure:
+    """What ends a rank that has lost the store, which is kept where rank 0 is."""
+    place = f"rank 0 is gone, and with it the store at {rank.host}:{rank.port} that the ranks meet at"
+    return Failure(0, "RankLost", place, "", FAILED, by=rank.rank)
 
 
 def failure_key(attempt: int) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousHandler,
+    RendezvousInfo,
     RendezvousParameters,
     RendezvousTimeoutError,
 )
@@ -20,9 +23,81 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from launcher.processes.errors import first_line
 from launcher.processes.network import address_towards, is_here, is_loopback
 
+T = TypeVar("T")
+
 HERE = "127.0.0.1"
 """Found also where the name of this host does not resolve; reached by nobody else."""
 PORT = 29400
+CLOSING_S = 5.0
+
+
+class Patient(RendezvousHandler):
+    """A rendezvous whose agent watches over its ranks also where the other nodes are gone or cut off.
+
+    Whether nodes wait to take part is asked aside: without an answer the agent would see nothing else for as long as
+    a connection takes to break, which can be a quarter of an hour. What became of the others its ranks find out.
+
+    Args:
+        handler: that does the work.
+    """
+
+    def __init__(self, handler: RendezvousHandler) -> None:
+        self._handler = handler
+        self._asked: Future[int] | None = None
+
+    @property
+    def use_agent_store(self) -> bool:
+        """As the handler has it."""
+        return self._handler.use_agent_store
+
+    def get_backend(self) -> str:
+        """As the handler has it."""
+        return self._handler.get_backend()
+
+    def get_run_id(self) -> str:
+        """As the handler has it."""
+        return self._handler.get_run_id()
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Meet the others."""
+        self._asked = None
+        return self._handler.next_rendezvous()
+
+    def is_closed(self) -> bool:
+        """Whether nobody meets there any more."""
+        return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        """From here on nobody meets there any more."""
+        self._handler.set_closed()  # type: ignore[no-untyped-call]
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait to take part; 0 as long as that is not known."""
+        asked = self._asked = self._asked or _aside(self._handler.num_nodes_waiting)
+        if not asked.done():
+            return 0
+        self._asked = None
+        return 0 if asked.exception() else asked.result()
+
+    def shutdown(self) -> bool:
+        """Close the meeting, if that can be done within seconds."""
+        closing = _aside(self._handler.shutdown)
+        wait([closing], CLOSING_S)
+        return closing.done()
+
+
+def _aside(work: Callable[[], T]) -> Future[T]:
+    """What ``work`` gives in a thread of its own, which nothing waits for."""
+    future: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001 - for whoever asks
+            future.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    return future
 
 
 @dataclass(frozen=True)
@@ -101,6 +176,5 @@ class Meeting:
 
     def _handler(self, address: str | None, conf: dict[str, Any]) -> RendezvousHandler:
         least, most = self.nodes
-        return get_rendezvous_handler(
-            RendezvousParameters(self.backend, self.endpoint, self.run_id, least, most, local_addr=address, **conf)
-        )
+        place = RendezvousParameters(self.backend, self.endpoint, self.run_id, least, most, local_addr=address, **conf)
+        return Patient(get_rendezvous_handler(place))

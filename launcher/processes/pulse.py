@@ -24,6 +24,8 @@ from launcher.processes.signals import lives
 WORKS, WAITS, APART = "works", "waits", "apart"
 LOST = "RankLost"
 """The type of failure of a rank whose process is gone and left no word."""
+SAME_S = 2.0
+"""Seconds between the last signs of ranks whose machine was lost at one time."""
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -162,15 +164,27 @@ def culprit(ranks: int, before: Sequence[Pulse], after: Sequence[Pulse]) -> Culp
     works = [pulse for pulse in after if pulse.state == WORKS]
     for pulse in works:
         if pulse in before:
-            return silent(pulse, time.time() - pulse.at)
+            return silent(pulse, time.time() - pulse.at, after)
     busy = sorted(works, key=lambda pulse: (pulse.in_torch, pulse.step, pulse.rank))
     return _busy(busy[0]) if busy else None
 
 
-def silent(pulse: Pulse, seconds: float) -> Culprit:
-    """A rank that has given no sign for ``seconds``."""
-    message = f"rank {pulse.rank} has not answered for {seconds:.0f} s: stopped, or its machine is gone"
-    return Culprit(pulse.rank, "RankHung", message)
+def silent(pulse: Pulse, seconds: float, all_ranks: Sequence[Pulse] = ()) -> Culprit:
+    """A rank that has given no sign for ``seconds``, with those of its machine that gave none since either."""
+    beside = [p for p in all_ranks if p.machine == pulse.machine and p.state != APART]
+    ranks = sorted({pulse.rank, *(p.rank for p in beside if p.at < pulse.at + SAME_S)})
+    if len(ranks) == 1:
+        who, why = f"rank {pulse.rank} has", "stopped, or its machine is gone"
+    else:
+        host = pulse.machine.partition(" ")[0]
+        who, why = f"ranks {', '.join(map(str, ranks))} on {host} have", f"{host} is gone or cut off"
+    return Culprit(ranks[0], "RankHung", f"{who} not answered for {seconds:.0f} s: {why}")
+
+
+def cut_off(host: str, seconds: float) -> Culprit:
+    """Rank 0, where the store that is kept with it has not answered for ``seconds``."""
+    message = f"the store at {host}, where rank 0 is, has not answered for {seconds:.0f} s: {host} is gone or cut off"
+    return Culprit(0, "RankHung", message)
 
 
 def _busy(pulse: Pulse) -> Culprit:

@@ -160,13 +160,16 @@ class Signals:
             if at_once:
                 time.sleep(GRACE_S)
                 if not self._over:
-                    self._end_with_a_word(self._ending(name, self.wish or first))
+                    why = self._ending(name, self.wish or first)
+                    end_with_a_word(partial(self._tell, why), PREEMPTED if isinstance(why, Preempted) else FAILED)
 
-    def _end_with_a_word(self, why: KeyboardInterrupt) -> None:
-        teller = threading.Thread(target=self._tell, args=(why,), daemon=True)
-        teller.start()
-        teller.join(WORDS_S)
-        end_now(PREEMPTED if isinstance(why, Preempted) else FAILED)
+
+def end_with_a_word(tell: Callable[[], object], exit_status: int) -> None:
+    """End this process from any thread once ``tell`` is done, or has had its seconds: what it needs may be gone."""
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    teller.join(WORDS_S)
+    end_now(exit_status)
 
 
 def end_now(exit_status: int) -> None:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch.distributed as dist
 
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED
-from launcher.processes.failures import LAST_WORDS_S, Failure, failure_key, first_failure, note_steps
+from launcher.processes.failures import LAST_WORDS_S, STEPPED, Failure, failure_key, first_failure, note_steps
 from launcher.processes.group import wish_key
 from launcher.processes.pulse import (
     APART,
@@ -24,12 +25,13 @@ from launcher.processes.pulse import (
     Culprit,
     Pulse,
     culprit,
+    cut_off,
     gone,
     leave_pulse,
     pulse_of,
     silent,
 )
-from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now, lives
+from launcher.processes.signals import GRACE_S, ORPHANED, Signals, Wish, end_now, end_with_a_word, lives
 
 LOOK_S = 1.0
 LAST_LOOK_S = 0.25
@@ -63,12 +65,16 @@ class Watch(threading.Thread):
         self._launcher = launcher
         self._store: dist.Store | None = None
         self._state, self._step, self._since = WORKS, 0, time.time()
-        self._tell: Callable[[Failure], object] | None = None
+        self._tell: Callable[..., object] | None = None
         self._ranks, self._timeout_s = rank.world_size, math.inf
         self._seen: Pulse | None = None
         self._silent_s, self._looked_at = 0.0, time.monotonic()
         self._here: list[Pulse] = []
         self._told_of_steps = False
+        self._answers, self._answers_seen = 0, 0
+        self._deaf_s, self._ticked_at = 0.0, time.monotonic()
+        self._store_patience_s = math.inf
+        self._is_let_go = threading.Event()
 
     @property
     def step(self) -> int:
@@ -80,9 +86,14 @@ class Watch(threading.Thread):
         if self._rank.world_size > 1 or self._rank.has_launcher:
             self._store = store.clone()  # the main thread may wait in its own for long
 
-    def tell_with(self, tell: Callable[[Failure], object]) -> None:
-        """From here on ``tell`` tells the user what is found out."""
-        self._tell = tell
+    def tell_with(self, tell: Callable[..., object], timeout_s: float) -> None:
+        """From here on ``tell`` tells the user what is found out, also that the store does not answer.
+
+        Args:
+            tell: given a ``Failure``, and ``store=None`` where there is none any more.
+            timeout_s: ``launch.timeout_s``.
+        """
+        self._tell, self._store_patience_s = tell, _patience_s(timeout_s)
 
     def begin(self, ranks: int, timeout_s: float) -> None:
         """The steps begin.
@@ -146,13 +157,41 @@ class Watch(threading.Thread):
             pulse.kill()
 
     def run(self) -> None:
-        """Look until the process ends by itself."""
-        while not self.signals.over:
-            if self._rank.has_launcher and os.getppid() != self._launcher and not lives(self._launcher):
+        """Look until the process ends by itself, and then that it does."""
+        threading.Thread(target=self._keep_asking, name="store", daemon=True).start()
+        while not self._is_let_go.is_set():
+            if self._is_orphan and not self.signals.over:
                 self._end_as_orphan()
+            self._end_without_an_answer()
+            self._is_let_go.wait(LOOK_S)
+
+    @property
+    def _is_orphan(self) -> bool:
+        return self._rank.has_launcher and os.getppid() != self._launcher and not lives(self._launcher)
+
+    def let_go(self) -> None:
+        """The process needs neither the store nor the watch any more."""
+        self._is_let_go.set()
+
+    def _keep_asking(self) -> None:
+        """In a thread of its own: a store on a machine that was cut off answers nothing for a quarter of an hour."""
+        while not self._is_let_go.is_set():
             with suppress(dist.DistError, RuntimeError):  # whoever keeps the store is gone; that shows elsewhere
-                self._look_at_others()
+                if not self.signals.over:
+                    self._look_at_others()
+                elif self._store is not None:
+                    self._store.check([STEPPED])
+            self._answers += 1
             time.sleep(LOOK_S)
+
+    def _end_without_an_answer(self) -> None:
+        now, silent_still = time.monotonic(), self._answers == self._answers_seen
+        # A tick that comes late says nothing: this process may have been the one that stood still.
+        self._deaf_s = self._deaf_s + min(now - self._ticked_at, 2 * LOOK_S) if silent_still else 0.0
+        self._answers_seen, self._ticked_at = self._answers, now
+        if self._deaf_s > self._store_patience_s and self._tell is not None:
+            lost = self._put_down_to(cut_off(self._rank.host, self._deaf_s))
+            end_with_a_word(partial(self._tell, lost, store=None), FAILED)
 
     def _end_as_orphan(self) -> None:
         self.signals.note(Wish(ORPHANED, self._rank.rank))
@@ -183,19 +222,19 @@ class Watch(threading.Thread):
             self._look_after_the_next(store, self._tell)
 
     def _end_after(self, first: Failure) -> None:
+        self._store_patience_s = math.inf
         self.kill(first)
         time.sleep(GRACE_S)
         if not self.signals.over:
             end_now(first.exit_status)
 
-    def _look_after_the_next(self, store: dist.Store, tell: Callable[[Failure], object]) -> None:
+    def _look_after_the_next(self, store: dist.Store, tell: Callable[..., object]) -> None:
         now, next_one = time.monotonic(), pulse_of(store, self._rank.attempt, (self._rank.rank + 1) % self._ranks)
         # A look that comes late says nothing: this process may have been the one that stood still.
         self._silent_s = self._silent_s + min(now - self._looked_at, 2 * LOOK_S) if next_one == self._seen else 0.0
         self._seen, self._looked_at = next_one, now
-        patience_s = max(PATIENCE * self._timeout_s, 5 * LOOK_S)
-        if next_one is not None and next_one.state == WORKS and self._silent_s > patience_s:
-            named = self._put_down_to(silent(next_one, self._silent_s))
+        if next_one is not None and next_one.state == WORKS and self._silent_s > _patience_s(self._timeout_s):
+            named = self._put_down_to(silent(next_one, self._silent_s, self._pulses(range(self._ranks))))
             tell(first_failure(store, named, self._rank.attempt))
 
     def _put_down_to(self, found: Culprit) -> Failure:
@@ -211,3 +250,7 @@ class Watch(threading.Thread):
         assert self._store is not None  # noqa: S101 - our own mistake
         found = [pulse_of(self._store, self._rank.attempt, rank) for rank in ranks]
         return [pulse for pulse in found if pulse is not None]
+
+
+def _patience_s(timeout_s: float) -> float:
+    return max(PATIENCE * timeout_s, 5 * LOOK_S)

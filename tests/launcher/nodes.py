@@ -12,7 +12,7 @@ import os
 import subprocess
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -30,11 +30,13 @@ class Node:
         name: of the namespace, and of the host, which no name service knows.
         address: at its end of the cable.
         interface: that has it.
+        started: what was started there.
     """
 
     name: str
     address: str
     interface: str
+    started: list = field(default_factory=list)
 
     def start(self, folder, command, **environment):
         """Start ``command`` in ``folder`` on a machine of its own as far as it can see.
@@ -45,7 +47,7 @@ class Node:
         named = ["sh", "-c", 'hostname "$0" && "$@"; exit $?', self.name, *command]
         unset = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
         variables = {name: value for name, value in os.environ.items() if name not in unset}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["ip", "netns", "exec", self.name, *ISOLATED, *named],
             cwd=folder,
             env={**variables, "PYTHONPATH": str(ROOT), **environment},
@@ -53,6 +55,8 @@ class Node:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
 
     def unplug(self):
         """Pull the cable: nothing is answered any more, and nothing is refused."""
@@ -77,6 +81,7 @@ def two_nodes():
 def _joined(first, second):
     ends = ("type", "veth", "peer", "name", second.interface, "netns", second.name)
     made = _ip("link", "add", first.interface, "netns", first.name, *ends)
+    made = made and subprocess.run([*ISOLATED, "true"], capture_output=True, check=False).returncode == 0
     return made and all(
         _ip("-n", node.name, *words)
         for node in (first, second)
@@ -89,9 +94,9 @@ def _joined(first, second):
 
 
 def _clear(node):
-    found = subprocess.run(["ip", "netns", "pids", node.name], capture_output=True, text=True, check=False)
-    for process in found.stdout.split():
-        subprocess.run(["kill", "-KILL", process], capture_output=True, check=False)
+    for process in node.started:
+        process.kill()
+        process.communicate()
     _ip("netns", "del", node.name)
 
 

@@ -75,6 +75,15 @@ def test_the_rank_that_the_others_wait_for_is_named(name):
     assert found.message.startswith(message)
 
 
+def test_all_ranks_of_a_machine_that_is_gone_are_named():
+    here = [replace(pulse(rank, 1052.0, WAITS), machine="here") for rank in (0, 1)]
+    there = [replace(pulse(rank, at), machine="there pid:[1]") for rank, at in ((2, 1045.0), (3, 1044.5), (4, 1050.0))]
+    done = replace(pulse(5, 1045.0, APART), machine="there pid:[1]")
+    found = culprit(6, [*here, *there[:2]], [*here, *there, done])
+    assert (found.rank, found.type) == (2, "RankHung")
+    assert re.fullmatch(r"ranks 2, 3 on there have not answered for \d+ s: there is gone or cut off", found.message)
+
+
 def test_who_is_in_code_of_the_users_is_named_before_who_may_wait_inside_torch():
     signs = [pulse(0, 1050.0), pulse(1, 1050.0, in_torch=False), pulse(2, 1050.0, step=11)]
     assert culprit(3, [], signs).rank == 1

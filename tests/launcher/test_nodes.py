@@ -1,0 +1,63 @@
+"""Runs on two nodes: whoever starts their ranks, and whatever becomes of one of them."""
+
+import re
+import sys
+
+from tests.launcher.nodes import PORT, two_nodes
+from tests.launcher.test_signals import ENDLESS, kept_after, state_of, trains, wait_for
+from tests.launcher.test_torchrun import end
+
+PATIENT = ("hydra.run.dir=run", "launch.timeout_s=8", "checkpoint.every_seconds=0.5")
+WORDS = (*ENDLESS, *PATIENT)
+
+
+def start_own(nodes, folder, *words):
+    """The command on each node, which starts two ranks there."""
+    settings = ("launch.nodes=2", "launch.processes=2", f"launch.rdzv_endpoint={nodes[0].address}:{PORT}")
+    return [node.start(folder, [sys.executable, "-m", "launcher", *words, *settings]) for node in nodes]
+
+
+def start_torchrun(nodes, folder, *words):
+    """torchrun on each node, told what it cannot know since no name service knows the nodes."""
+    flags = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={nodes[0].address}:{PORT}")
+    line = [sys.executable, "-m", "torch.distributed.run", *flags]
+    return [
+        node.start(
+            folder, [*line, f"--local-addr={node.address}", f"--rdzv-conf=is_host={1 - n}", "-m", "launcher", *words]
+        )
+        for n, node in enumerate(nodes)
+    ]
+
+
+def test_a_run_that_lost_a_node_goes_on_under_torchrun_on_both(tmp_path):
+    with two_nodes() as nodes:
+        first, second = start_own(nodes, tmp_path, *WORDS)
+        wait_for(lambda: trains(tmp_path / "run", ranks=4) and kept_after(tmp_path / "run"))
+        second.kill()
+        status, output, error = end(first)
+        assert (status, error.count("error: ")) == (1, 1), error
+        assert "global batch     8 rows = 4 ranks x 2 rows\n" in output
+        host = nodes[1].name
+        assert re.search(
+            rf"error: ranks 2, 3 on {host} have not answered for \d+ s: {host} is gone or cut off\n", error
+        )
+        told = state_of(tmp_path / "run")
+        assert (told["state"], told["error"]["rank"], told["error"]["type"]) == ("failed", 2, "RankHung")
+        step = kept_after(tmp_path / "run")[-1] + 5
+        ended = [end(process) for process in start_torchrun(nodes, tmp_path, *WORDS, f"trainer.max_steps={step}")]
+    assert [status for status, *_ in ended] == [0, 0], ended
+    assert (ended[0][1].count("resumed from"), ended[1][1]) == (1, "")
+    told = state_of(tmp_path / "run")
+    assert (told["state"], told["step"], told["world_size"]) == ("finished", step, 4)
+
+
+def test_nodes_that_are_cut_off_from_each_other_end_and_say_so(tmp_path):
+    with two_nodes() as nodes:
+        processes = start_own(nodes, tmp_path, *WORDS)
+        wait_for(lambda: trains(tmp_path / "run", ranks=4))
+        nodes[1].unplug()
+        first, second = (end(process) for process in processes)
+    assert (first[0], first[2].count("error: ")) == (1, 1), first
+    assert re.search(r"error: ranks 2, 3 on \S+ have not answered for \d+ s: ", first[2])
+    assert (second[0], second[2].count("error: ")) == (1, 1), second
+    assert "error: the store at 10.77.0.1, where rank 0 is, has not answered for " in second[2]
