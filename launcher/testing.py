@@ -18,22 +18,24 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import pickle
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from contextlib import contextmanager, nullcontext
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 
+from launcher.processes.calls import RankError, answer, collect, packed
+from launcher.processes.environment import Rank
+from launcher.processes.group import joined, meet
+
+__all__ = ["RankError", "simulate"]
+
+GROUP_TIMEOUT_S = 60.0
 PRELOADED = ("launcher.testing", "launcher.cli")
 # Slow to import; the ranks need not do it again where the test has done it.
 WHERE_LOADED = (
@@ -44,20 +46,6 @@ WHERE_LOADED = (
     "torch._dynamo",
     "torch.utils.tensorboard",
 )
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a process ended: with a value, or with an error at a certain time."""
-
-    value: Any = None
-    error: BaseException | None = None
-    text: str = ""
-    at: float = 0.0
-
-
-class RankError(RuntimeError):
-    """A rank ended without a word, or with an error that cannot travel between processes."""
 
 
 def simulate(
@@ -82,20 +70,20 @@ def simulate(
         The value of every rank, by rank.
 
     Raises:
-        BaseException: what the first rank that failed raised, with that rank's traceback as a note or cause. The other
-            ranks are killed.
-        RankError: where a rank died without a word or its error cannot be pickled.
+        BaseException: what the first rank that failed raised, caused by a RankError with that rank's traceback. The
+            other ranks are killed.
+        RankError: where a rank died, its error cannot be pickled, or it is one that would end this process.
         TimeoutError: where ranks hang; it names them.
         ValueError: for a world without ranks.
     """
     if world_size < 1:
         raise ValueError(f"world_size={world_size} is too small: a world has at least one rank")
-    call = cloudpickle.dumps((function, arguments))
+    call = packed(function, arguments)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = {**_variables(world_size, store.port), **(environment or {})}
     try:
         with _processes(world_size, call, variables, process_group) as ranks:
-            return _collect(ranks, time.monotonic() + timeout_s)
+            return collect(ranks, time.monotonic() + timeout_s)
     finally:
         del store  # a traceback would keep it alive, with threads that a fork does not survive
 
@@ -138,40 +126,6 @@ def _processes(
             connection.close()
 
 
-def _collect(ranks: dict[Connection, BaseProcess], deadline: float) -> list[Any]:
-    values: dict[Connection, Any] = {}
-    while len(values) < len(ranks):
-        pending = [connection for connection in ranks if connection not in values]
-        ready = wait(pending, max(0.0, deadline - time.monotonic()))
-        if not ready:
-            names = ", ".join(ranks[connection].name for connection in pending)
-            raise TimeoutError(f"{names} of {len(ranks)} ranks did not end in time")
-        ended = {c: _receive(c, ranks[c]) for c in pending if c in ready}
-        failed = [(end.at, c) for c, end in ended.items() if end.error is not None]
-        if failed:
-            first = min(failed, key=lambda item: item[0])[1]
-            _raise(ended[first], ranks[first].name)
-        values.update({connection: end.value for connection, end in ended.items()})
-    for process in ranks.values():
-        process.join()
-    return [values[connection] for connection in ranks]
-
-
-def _receive(connection: Connection, process: BaseProcess) -> Ended:
-    try:
-        return pickle.loads(connection.recv_bytes())  # type: ignore[no-any-return]  # noqa: S301 - from our own child
-    except EOFError:
-        process.join()
-        death = RankError(f"{process.name} ended without a word, exit code {process.exitcode}")
-        return Ended(error=death, at=time.time())
-
-
-def _raise(end: Ended, name: str) -> None:
-    if end.error is None:
-        return
-    raise end.error from RankError(f"{name}:\n{end.text}")
-
-
 def _serve(connection: Connection, call: bytes, environment: dict[str, str], process_group: bool) -> None:
     """The life of a rank."""
     gc.freeze()  # what was there before the fork is shared, as long as nobody goes through it for garbage
@@ -179,35 +133,12 @@ def _serve(connection: Connection, call: bytes, environment: dict[str, str], pro
     multiprocessing.set_start_method(None, force=True)
     os.environ.update(environment)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    connection.send_bytes(_outcome(call, process_group))
+    connection.send_bytes(answer(call, _gloo() if process_group else nullcontext()))
     connection.close()
 
 
-def _outcome(call: bytes, process_group: bool) -> bytes:
-    try:
-        function, arguments = cloudpickle.loads(call)
-        if process_group:
-            _join()
-        value = function(*arguments)
-        if process_group:
-            dist.destroy_process_group()
-        return cloudpickle.dumps(Ended(value))  # type: ignore[no-any-return]
-    except BaseException as error:  # noqa: BLE001 - it is raised in the test
-        return _pickled(error)
-
-
-def _join() -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
-
-
-def _pickled(error: BaseException) -> bytes:
-    text = traceback.format_exc()
-    try:
-        content: bytes = cloudpickle.dumps(Ended(error=error, text=text, at=time.time()))
-        pickle.loads(content)  # noqa: S301 - made on the line above
-    except Exception:  # noqa: BLE001 - some exceptions cannot be pickled, or not read again
-        return cloudpickle.dumps(Ended(error=RankError(text), text=text, at=time.time()))  # type: ignore[no-any-return]
-    return content
+@contextmanager
+def _gloo() -> Iterator[None]:
+    rank = Rank.from_environment(os.environ)
+    with joined(meet(rank), rank, rank.world_size, "gloo", torch.device("cpu"), GROUP_TIMEOUT_S):
+        yield

@@ -86,6 +86,15 @@ def process_group(
     if rank.world_size == 1:
         yield
         return
+    with joined(store, rank, world_size, backend, device, timeout_s):
+        yield
+
+
+@contextmanager
+def joined(
+    store: dist.Store, rank: Rank, world_size: int, backend: str, device: torch.device, timeout_s: float
+) -> Iterator[None]:
+    """Join the ranks 0 .. world_size - 1 into a process group for the length of the block, also a single one."""
     ours = dist.PrefixStore(f"group/{rank.attempt}", store)
     if rank.one_node:
         _stay_on_this_node()
@@ -100,7 +109,8 @@ def process_group(
         device_id=device if device.type == "cuda" else None,
     )
     yield
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _stay_on_this_node() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,23 +16,15 @@ from pathlib import Path
 import torch.distributed as dist
 
 from launcher.processes.signals import held_back
+from launcher.processes.store import new_store
+
+__all__ = ["Ranks", "new_store", "prepare_to_start", "start_rank", "tell"]
 
 CONSOLE = "console.log"
 CONTEXT = multiprocessing.get_context("forkserver")
 LAST_S = 10.0
 """Seconds that a killed rank has to be gone; the system may not let go of one that waits for a disk."""
 PRELOADED = ["launcher.cli", "torch._dynamo", "torch.utils.tensorboard"]
-
-
-def new_store(*, everywhere: bool = False) -> dist.TCPStore:
-    """A store on a port that nobody else has; for this machine alone unless it is to be found ``everywhere``."""
-    with socket.socket() as listener:
-        listener.bind(("" if everywhere else "127.0.0.1", 0))
-        listener.listen(socket.SOMAXCONN)
-        port = listener.getsockname()[1]
-        return dist.TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
 
 
 def prepare_to_start() -> None:

@@ -162,7 +162,7 @@ KILLED_AT = [("write", 9), ("move", 4), ("delete", 3)]
 def test_a_run_that_is_killed_while_it_saves_ends_as_if_it_were_not(tmp_path):
     words = (*SURVIVOR, "checkpoint.keep=2")
     for name, number in KILLED_AT:
-        with pytest.raises(RankError, match="rank 0 ended without a word"):
+        with pytest.raises(RankError, match="rank 0 was killed by SIGKILL"):
             launch(tmp_path / name, 1, *words, before=partial(kill_at, name, number))
     whole, *again = in_turn(*(Line(tmp_path / name, words) for name in ("whole", *(name for name, _ in KILLED_AT))))
     for done, steps in zip(again, (2, 3, 3), strict=True):

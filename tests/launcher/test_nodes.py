@@ -8,6 +8,7 @@ from tests.launcher.test_signals import ENDLESS, kept_after, state_of, trains, w
 from tests.launcher.test_torchrun import end
 
 PATIENT = ("hydra.run.dir=run", "launch.timeout_s=8", "checkpoint.every_seconds=0.5")
+PATIENCE_S = 180.0
 WORDS = (*ENDLESS, *PATIENT)
 
 
@@ -32,7 +33,7 @@ def start_torchrun(nodes, folder, *words):
 def test_a_run_that_lost_a_node_goes_on_under_torchrun_on_both(tmp_path):
     with two_nodes() as nodes:
         first, second = start_own(nodes, tmp_path, *WORDS)
-        wait_for(lambda: trains(tmp_path / "run", ranks=4) and kept_after(tmp_path / "run"))
+        wait_for(lambda: trains(tmp_path / "run", ranks=4) and kept_after(tmp_path / "run"), PATIENCE_S)
         second.kill()
         status, output, error = end(first)
         assert (status, error.count("error: ")) == (1, 1), error
@@ -54,7 +55,7 @@ def test_a_run_that_lost_a_node_goes_on_under_torchrun_on_both(tmp_path):
 def test_nodes_that_are_cut_off_from_each_other_end_and_say_so(tmp_path):
     with two_nodes() as nodes:
         processes = start_own(nodes, tmp_path, *WORDS)
-        wait_for(lambda: trains(tmp_path / "run", ranks=4))
+        wait_for(lambda: trains(tmp_path / "run", ranks=4), PATIENCE_S)
         nodes[1].unplug()
         first, second = (end(process) for process in processes)
     assert (first[0], first[2].count("error: ")) == (1, 1), first

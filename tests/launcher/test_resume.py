@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_again_and_again_within_an_epoch(tmp_path):
 def test_a_rank_that_is_killed_costs_the_steps_since_the_last_checkpoint(tmp_path):
     words = (*SURVIVOR, "checkpoint.every_steps=3", "checkpoint.background=false")
     killed = (*words, "model._target_=tests.launcher.parts.Killed")
-    with pytest.raises(RankError, match="rank 1 ended without a word"):
+    with pytest.raises(RankError, match="rank 1 was killed by SIGKILL"):
         launch(tmp_path / "killed", 2, *killed)
     again = launch(tmp_path / "killed", 2, *killed)
     whole = launch(tmp_path / "whole", 2, *words)
@@ -179,7 +179,7 @@ def test_an_end_that_lies_where_the_run_continues_is_evaluated(tmp_path):
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path):
     words = (*SURVIVOR, "checkpoint.every_steps=null", "trainer.log_every=1")
-    with pytest.raises(RankError, match="rank 1 ended without a word"):
+    with pytest.raises(RankError, match="rank 1 was killed by SIGKILL"):
         launch(tmp_path, 2, *words, "model._target_=tests.launcher.parts.Killed")
     again = launch(tmp_path, 2, *words)
     assert again.status == 0, again.error
