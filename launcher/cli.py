@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +28,7 @@ from launcher.context import RankContext
 from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
 from launcher.plan import plan_text
+from launcher.processes.attempts import agreed
 from launcher.processes.early import nothing_began
 from launcher.processes.environment import Rank
 from launcher.processes.errors import (
@@ -137,6 +138,7 @@ def main(arguments: list[str] | None = None, launcher: int | None = None) -> int
             watch.start()
         with _patience(f"rank {rank.rank} of {rank.world_size} waits for the others at {rank.host}:{rank.port}"):
             store = meet(rank)
+            rank, attempt = agreed(rank, store)
     except SettingsError as error:
         _say(f"error: {error}")
         return WRONG_SETTINGS
@@ -146,7 +148,7 @@ def main(arguments: list[str] | None = None, launcher: int | None = None) -> int
     except Preempted as signal:
         return _nothing_began(signal, rank)
     try:
-        watch.listen_to(store)
+        watch.listen_to(store, rank, attempt)
         with ExitStack() as held:
             return _take_part(words, rank, store, watch, held)
     except Preempted as signal:
@@ -269,7 +271,7 @@ def _of_run(line: CommandLine, words: list[str], rank: Rank, signals: Signals, h
 def _start(run: RunConfig, words: list[str], signals: Signals) -> int:
     from launcher.processes.spawn import start_processes  # noqa: PLC0415 - slow to import, and ranks start none
 
-    return start_processes(launch_of(run.launch), words, signals)
+    return start_processes(launch_of(run.launch), words, signals, _patience)
 
 
 def _continues(run: RunConfig) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -29,11 +30,24 @@ class Agent(LocalElasticAgent):
         ranks: what to start.
         logs: where what they print goes.
         signals: of this process.
+        waits: says that the other nodes are waited for, if that takes long.
     """
 
-    def __init__(self, ranks: WorkerSpec, logs: DefaultLogsSpecs, signals: Signals) -> None:
+    def __init__(
+        self,
+        ranks: WorkerSpec,
+        logs: DefaultLogsSpecs,
+        signals: Signals,
+        waits: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         super().__init__(ranks, logs, log_line_prefix_template="rank ${rank}: ")
-        self._signals = signals
+        self._signals, self._waits = signals, waits
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        if not self._signals.passed_on:
+            self._signals.obey()
+        with self._waits():
+            super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         self._signals.pass_on(())

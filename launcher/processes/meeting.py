@@ -165,6 +165,11 @@ class Meeting:
                 return self._handler(address, {**conf, "is_host": True})
         return self._handler(address, {**conf, "is_host": False})
 
+    @property
+    def waiting(self) -> str:
+        """What this node does meanwhile."""
+        return f"this node waits for the others at launch.rdzv_endpoint={self.endpoint}"
+
     def why_not(self, error: Exception) -> str:
         """What became of the meeting, where ``error`` ended it."""
         least = self.nodes[0]

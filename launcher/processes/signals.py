@@ -78,9 +78,14 @@ class Signals:
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._end_after_grace, args=(reader, writer), daemon=True).start()
+        self.obey()
+        os.register_at_fork(after_in_child=_forget)
+
+    def obey(self) -> None:
+        """From here on signals are for this process."""
+        self._over = False
         for number in self._numbers:
             signal.signal(number, self._hear)
-        os.register_at_fork(after_in_child=_forget)
 
     def tell_with(self, tell: Callable[[KeyboardInterrupt], object]) -> None:
         """From here on ``tell`` tells the user what ends the process where the main thread cannot raise it."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
@@ -16,6 +20,9 @@ from launcher.processes.environment import LAUNCHER, OWN_LAUNCHER
 from launcher.processes.errors import FAILED, FINISHED, NEVER_RETRIED, PREEMPTED, PlainError
 from launcher.processes.meeting import Meeting
 from launcher.processes.signals import Signals
+
+Block: TypeAlias = AbstractContextManager[None]
+Waits: TypeAlias = Callable[[str], Block]
 
 TORCH_HEARS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
@@ -43,10 +50,16 @@ class Launch:
     tee: int = 0
 
 
-def start_processes(launch: Launch, words: list[str], signals: Signals) -> int:
+def start_processes(launch: Launch, words: list[str], signals: Signals, waits: Waits) -> int:
     """Run the ranks of this node with the same command line under torch's elastic agent.
 
     Signals go to the ranks, which are given the time that they need.
+
+    Args:
+        launch: the ranks.
+        words: the command line.
+        signals: of this process.
+        waits: says of what is done in its block that it may take long.
 
     Returns:
         The exit status of the first failure on this node.
@@ -58,7 +71,7 @@ def start_processes(launch: Launch, words: list[str], signals: Signals) -> int:
     os.environ[TORCH_HEARS] = "SIGQUIT"
     os.environ[LAUNCHER] = str(os.getpid())
     try:
-        return _run(launch, words, signals)
+        return _run(launch, words, signals, partial(waits, launch.meeting.waiting))
     except SignalException as error:  # none that ranks know, or a torch that hears them all until the ranks are there
         return PREEMPTED if error.sigval in ENDING else FAILED
     except RendezvousClosedError:  # another node gave up, and its ranks have told why
@@ -67,9 +80,10 @@ def start_processes(launch: Launch, words: list[str], signals: Signals) -> int:
         raise PlainError(launch.meeting.why_not(error)) from error
 
 
-def _run(launch: Launch, words: list[str], signals: Signals) -> int:
+def _run(launch: Launch, words: list[str], signals: Signals, waits: Callable[[], Block]) -> int:
     address = launch.meeting.address()
-    handler = launch.meeting.enter(address)
+    with waits():
+        handler = launch.meeting.enter(address)
     ranks = WorkerSpec(
         role=OWN_LAUNCHER,
         local_world_size=launch.processes,
@@ -82,7 +96,7 @@ def _run(launch: Launch, words: list[str], signals: Signals) -> int:
         **launch.meeting.fixed_place,
     )
     try:
-        ended = Agent(ranks, logs(launch.log_dir, launch.redirects, launch.tee), signals).run()
+        ended = Agent(ranks, logs(launch.log_dir, launch.redirects, launch.tee), signals, waits).run()
     finally:
         handler.shutdown()
     if not ended.is_failed():

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch.distributed as dist
 
+from launcher.processes.attempts import Attempt
 from launcher.processes.environment import Rank
 from launcher.processes.errors import FAILED
 from launcher.processes.failures import LAST_WORDS_S, STEPPED, Failure, failure_key, first_failure, note_steps
@@ -64,6 +65,7 @@ class Watch(threading.Thread):
         self.signals = signals
         self._launcher = launcher
         self._store: dist.Store | None = None
+        self._attempt: Attempt | None = None
         self._state, self._step, self._since = WORKS, 0, time.time()
         self._tell: Callable[..., object] | None = None
         self._ranks, self._timeout_s = rank.world_size, math.inf
@@ -81,8 +83,15 @@ class Watch(threading.Thread):
         """Steps done."""
         return self._step
 
-    def listen_to(self, store: dist.Store) -> None:
-        """From here on other ranks may say something."""
+    def listen_to(self, store: dist.Store, rank: Rank, attempt: Attempt | None = None) -> None:
+        """From here on other ranks may say something.
+
+        Args:
+            store: that the ranks meet at.
+            rank: this process, as one of the attempt that all ranks belong to.
+            attempt: tells the others, on rank 0 of several nodes.
+        """
+        self._rank, self._attempt = rank, attempt
         if self._rank.world_size > 1 or self._rank.has_launcher:
             self._store = store.clone()  # the main thread may wait in its own for long
 
@@ -206,6 +215,8 @@ class Watch(threading.Thread):
         store = self._store
         if store is None:
             return
+        if self._attempt is not None:
+            self._attempt.answer()
         self._give_sign()
         if len(self._here) < self._rank.local_world_size:
             first = self._rank.rank - self._rank.local_rank

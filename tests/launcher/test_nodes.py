@@ -4,8 +4,7 @@ import re
 import sys
 
 from tests.launcher.nodes import PORT, two_nodes
-from tests.launcher.test_signals import ENDLESS, kept_after, state_of, trains, wait_for
-from tests.launcher.test_torchrun import end
+from tests.launcher.test_signals import ENDLESS, kept_after, state_of, steps_of, trains, wait_for
 
 PATIENT = ("hydra.run.dir=run", "launch.timeout_s=8", "checkpoint.every_seconds=0.5")
 PATIENCE_S = 180.0
@@ -16,6 +15,12 @@ def start_own(nodes, folder, *words):
     """The command on each node, which starts two ranks there."""
     settings = ("launch.nodes=2", "launch.processes=2", f"launch.rdzv_endpoint={nodes[0].address}:{PORT}")
     return [node.start(folder, [sys.executable, "-m", "launcher", *words, *settings]) for node in nodes]
+
+
+def end(process):
+    """Exit status, output and errors, once the process is over."""
+    output, error = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, output, error
 
 
 def start_torchrun(nodes, folder, *words):
@@ -30,25 +35,29 @@ def start_torchrun(nodes, folder, *words):
     ]
 
 
-def test_a_run_that_lost_a_node_goes_on_under_torchrun_on_both(tmp_path):
+def test_a_run_is_restarted_on_both_nodes_and_goes_on_under_torchrun_when_one_was_lost(tmp_path):
+    run = tmp_path / "run"
+    killed = ("model._target_=tests.launcher.parts.Killed", "launch.max_restarts=1")
     with two_nodes() as nodes:
-        first, second = start_own(nodes, tmp_path, *WORDS)
-        wait_for(lambda: trains(tmp_path / "run", ranks=4) and kept_after(tmp_path / "run"), PATIENCE_S)
+        first, second = start_own(nodes, tmp_path, *WORDS, *killed)
+        wait_for(lambda: trains(run, ranks=4) and steps_of(run)[0] >= 12 and kept_after(run), PATIENCE_S)
+        assert state_of(run)["restarts"] == 1
         second.kill()
         status, output, error = end(first)
-        assert (status, error.count("error: ")) == (1, 1), error
-        assert "global batch     8 rows = 4 ranks x 2 rows\n" in output
+        assert (status, error.count("error: ")) == (1, 2), error
+        assert output.count("global batch     8 rows = 4 ranks x 2 rows\n") == 2
+        assert "error: rank 1 ended without a word" in error
         host = nodes[1].name
         assert re.search(
             rf"error: ranks 2, 3 on {host} have not answered for \d+ s: {host} is gone or cut off\n", error
         )
-        told = state_of(tmp_path / "run")
+        told = state_of(run)
         assert (told["state"], told["error"]["rank"], told["error"]["type"]) == ("failed", 2, "RankHung")
-        step = kept_after(tmp_path / "run")[-1] + 5
+        step = kept_after(run)[-1] + 5
         ended = [end(process) for process in start_torchrun(nodes, tmp_path, *WORDS, f"trainer.max_steps={step}")]
     assert [status for status, *_ in ended] == [0, 0], ended
     assert (ended[0][1].count("resumed from"), ended[1][1]) == (1, "")
-    told = state_of(tmp_path / "run")
+    told = state_of(run)
     assert (told["state"], told["step"], told["world_size"]) == ("finished", step, 4)
 
 

@@ -1,0 +1,45 @@
+"""Ranks of several nodes belong to one attempt, although their agents count restarts differently."""
+
+import os
+from dataclasses import replace
+
+import torch.distributed as dist
+
+from launcher import cli
+from launcher.processes.attempts import agreed
+from launcher.processes.environment import Rank
+from tests.launcher.command import TINY, launch
+
+
+def rank_of_nodes(rank, **more):
+    return Rank(rank=rank, world_size=2, local_world_size=1, started_by="torchrun", store_outlives_ranks=True, **more)
+
+
+def test_rank_zero_counts_and_tells_who_asks_and_who_does_not_hear_it_any_more():
+    store = dist.HashStore()
+    first, _ = agreed(rank_of_nodes(0), store)
+    store.set(f"attempt/asked/{store.add('attempt/asked', 1)}", "one that died before it was told")
+    store.add("attempt/asked", 1)  # one that died before it said its name
+    second, attempt = agreed(rank_of_nodes(0), store)
+    assert (first.attempt, second.attempt) == (0, 1)
+    store.set(f"attempt/asked/{store.add('attempt/asked', 1)}", "a newcomer")
+    attempt.answer()
+    assert store.get("attempt/a newcomer") == store.get("attempt/one that died before it was told") == b"1"
+    store.set("attempt/asked/2", "a slow one")
+    attempt.answer()
+    assert store.get("attempt/a slow one") == b"1"
+
+
+def test_on_one_node_its_agent_counts():
+    one = Rank(rank=1, world_size=2, local_world_size=2, started_by="torchrun", store_outlives_ranks=True, attempt=3)
+    assert agreed(one, dist.HashStore()) == (one, None)
+
+
+def test_ranks_whose_agents_count_differently_run_together(tmp_path):
+    def counted():
+        number = int(os.environ["RANK"])
+        cli.agreed = lambda rank, store: agreed(replace(rank, attempt=number), store)
+
+    done = launch(tmp_path, 3, *TINY, "trainer.max_steps=1", environment={"LOCAL_WORLD_SIZE": "1"}, before=counted)
+    assert done.status == 0, done.error
+    assert (done.state["state"], done.state["restarts"]) == ("finished", 0)
