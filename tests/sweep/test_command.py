@@ -16,7 +16,7 @@ REFUSED = {
     "sweep.on_failure=0": "sweep.on_failure=0 is too small: the least is 1",
     "sweep.job_timeout_s=0": "sweep.job_timeout_s=0.0 is too small: the least is 1",
     "sweep.retries=3": "there is no setting sweep.retries",
-    "optimizer.lr=interval(0,1)": "does not support sweep type : INTERVAL; search with hydra/sweeper=optuna",
+    "optimizer.lr=interval(0,1)": "does not support sweep type : INTERVAL_SWEEP; search with hydra/sweeper=optuna",
     "hydra/sweeper=optuna sweep.metric=accuracy": "hydra/sweeper=optuna: nothing is searched; give a setting",
     "launch.nodes=2 launch.rdzv_endpoint=a:1": "launch.nodes=2: a sweep started with python stays on its machine",
 }
