@@ -30,7 +30,7 @@ from launcher.training.agree import Agreement
 from launcher.training.batchnorm import check_local, convert_batchnorm
 from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
-from launcher.training.cadence import Cadence
+from launcher.training.cadence import Cadence, in_words
 from launcher.training.check import same_identity
 from launcher.training.compute import Compute
 from launcher.training.evaluate import Evaluator
@@ -69,7 +69,8 @@ def assemble(
     stepper.finite.where = partial(next_step_in_words, progress, sampler)
     observer = observer_of(run, context, plan.active, steps, progress)
     if context.rank.rank == 0:
-        log.info("%s\n%s", report, context.describe(plan.active))
+        kept = f"checkpoints      {in_words(run.checkpoint)}"
+        log.info("%s\n%s", report, context.describe(plan.active, kept))
     cadence = Cadence(run.checkpoint.keep_every, run.checkpoint.background)
     keeper = Keeper(
         run_dir=context.run_dir,
@@ -211,7 +212,7 @@ def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module, sha
 
 
 def _interval(run: RunConfig) -> Interval:
-    failure_s = run.checkpoint.expected_failure_s if run.checkpoint.every_steps == "auto" else None
+    failure_s = run.checkpoint.expected_failure_s if run.checkpoint.by_cost else None
     return Interval(run.checkpoint.every_seconds, failure_s)
 
 

@@ -38,7 +38,8 @@ class RankContext:
     threads: int
     command: str = ""
 
-    def describe(self, working: int) -> str:
-        """One line: ranks, device, threads, folder."""
+    def describe(self, working: int, *more: str) -> str:
+        """Lines: ranks, device and threads; ``more``; the folder."""
         ranks, threads = counted(working, "rank"), counted(self.threads, "thread")
-        return f"devices          {ranks} on {self.device.type}, {threads} each\nrun folder       {self.run_dir}"
+        devices = f"devices          {ranks} on {self.device.type}, {threads} each"
+        return "\n".join([devices, *more, f"run folder       {self.run_dir}"])

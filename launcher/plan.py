@@ -19,6 +19,7 @@ from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
 from launcher.training.best import BestRule
+from launcher.training.cadence import in_words
 from launcher.training.patience import Patience
 from launcher.training.stop import StopRule
 from samplers.words import counted
@@ -54,6 +55,7 @@ def plan_lines(run: RunConfig, rank: Rank, notes: Sequence[str]) -> list[str]:
         *more,
         f"run              {counted(run.trainer.epochs, 'epoch')}, {counted(steps, 'step')}",
         f"devices          {_devices(run, rank)}",
+        f"checkpoints      {in_words(run.checkpoint)}",
     ]
 
 

@@ -128,7 +128,8 @@ class TrainerConfig:
         on_nonfinite: stop or skip, what happens at a step whose gradient is infinite or not a number.
         max_skipped: steps that skip leaves out in a row before the run stops.
         evaluate_every: epochs between evaluations; 0: at the end only.
-        log_every: steps between two lines of metrics.jsonl and TensorBoard; train/loss is the mean since the last.
+        log_every: steps between two lines of metrics.jsonl and TensorBoard; train/loss is the mean since the last, and
+            on the console the mean since the last evaluation.
         stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
         patience: stop after so many evaluations in a row that are no better than the best before them, by the metric of
             checkpoint.keep_best, else by the lowest loss. null: never.
@@ -225,6 +226,11 @@ class CheckpointConfig:
     def keep_every(self) -> int | None:
         """Steps between checkpoints; None where they do not depend on a number of steps."""
         return None if self.every_steps == "auto" else self.every_steps
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether the time between checkpoints follows from what they cost."""
+        return self.every_steps == "auto" and self.every_seconds is None
 
 
 @dataclass

@@ -61,8 +61,8 @@ class Observer:
     def reached(self, done: Done) -> None:
         """A step is done."""
 
-    def trained(self, done: Done, values: Mapping[str, float]) -> None:
-        """A line of training metrics."""
+    def trained(self, done: Done, rows: int, values: Mapping[str, float]) -> None:
+        """A line of training metrics; the loss is the mean over so many rows."""
 
     def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
         """The results of an evaluation."""
@@ -117,6 +117,7 @@ class RunObserver(Observer):
         )
         self._task = self._bar.add_task("steps", total=last_step, completed=status.step)
         self._since = (time.perf_counter(), status.rows)
+        self._losses: list[tuple[float, int]] = []
 
     @property
     def metrics(self) -> Mapping[str, float]:  # type: ignore[override]
@@ -159,25 +160,28 @@ class RunObserver(Observer):
         """A step is done; told when there is something to tell."""
         self._done = done
 
-    def trained(self, done: Done, values: Mapping[str, float]) -> None:
+    def trained(self, done: Done, rows: int, values: Mapping[str, float]) -> None:
         """A line of training metrics, with rows per second since the last."""
+        self._losses.append((values["loss"], rows))
         now = time.perf_counter()
-        before, rows = self._since
+        before, rows_before = self._since
         self._since = (now, done.rows)
-        speed = (done.rows - rows) / (now - before)
+        speed = (done.rows - rows_before) / (now - before)
         self._record(done, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
         if not math.isfinite(values["loss"]) and not self._warned:
             self._warned = True
             log.warning("train/loss is %s at step %d: nothing is learned from here on", values["loss"], done.step)
         if not self._evaluates:
-            log.info("%s", self._line(done))
+            log.info("%s", self._line(done, {}))
         self._bar.update(self._task, completed=done.step, description=f"epoch {done.epoch + 1}/{self._epochs}")
 
     def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
-        """The results of an evaluation, as a line on the console too."""
+        """The results of an evaluation, as a line on the console too, with the mean loss of training since the last."""
         values = {f"test/{name}": value for name, value in results.items()}
         self._record(done, values)
-        log.info("%s", self._line(done))
+        losses, self._losses = self._losses, []
+        mean = sum(loss * rows for loss, rows in losses) / max(1, sum(rows for _, rows in losses))
+        log.info("%s", self._line(done, {"train/loss": mean} if losses else {}))
         self._since = (time.perf_counter(), done.rows)
 
     def kept(self, step: int, error: str | None) -> None:
@@ -211,9 +215,9 @@ class RunObserver(Observer):
             "preempted by %s after step %d; continue with the same hydra.run.dir: %s", by, done.step, self._run_dir
         )
 
-    def _line(self, done: Done) -> str:
-        """Where the run is, and the last value of each metric."""
-        metrics = dict(self._status.metrics)
+    def _line(self, done: Done, means: Mapping[str, float]) -> str:
+        """Where the run is, and the last value of each metric, or a mean that takes its place."""
+        metrics = {**self._status.metrics, **means}
         speed, _ = metrics.pop("train/rows_per_s", None), metrics.pop("train/lr", None)
         rows = int(metrics.pop("test/rows", 0))
         words = [f"{name} {value:.4f}" for name, value in metrics.items()]

@@ -20,7 +20,7 @@ class Status:
     Attributes:
         state: running, finished, stopped (by its own rule), preempted or failed.
         step: optimizer steps done.
-        epoch: epochs begun, counted from 0.
+        epoch: the one that the last step belongs to, counted from 0; the console counts from 1.
         rows: rows trained on, over all ranks.
         world_size: ranks that work.
         restarts: how often an elastic agent restarted the run.

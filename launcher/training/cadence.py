@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launcher.configure.schema import CheckpointConfig
+
 
 @dataclass(frozen=True)
 class Cadence:
@@ -39,3 +41,23 @@ class Cadence:
     def makes_way(self, step: int) -> bool:
         """Whether that of ``step`` is one halfway, which goes when the next is on the disk."""
         return self.every is not None and self.beside and step % self.every == self.every // 2
+
+
+def in_words(checkpoint: CheckpointConfig) -> str:
+    """When checkpoints are taken, and which of them stay.
+
+    >>> in_words(CheckpointConfig())
+    "as often as costs least (Young's interval), the newest 2 stay, written beside training"
+    >>> in_words(CheckpointConfig(every_steps=50, every_seconds=60, keep=1, keep_best="-loss"))
+    'every 50 steps and halfway between, every 60 s, the newest 1 and the best by -loss stay, written beside training'
+    """
+    cadence = Cadence(checkpoint.keep_every, checkpoint.background)
+    steps = f"every {cadence.every} steps" if cadence.every != 1 else "after every step"
+    when = [
+        *([f"{steps}{' and halfway between' * cadence.beside}"] if cadence.every else []),
+        *([f"every {checkpoint.every_seconds:g} s"] if checkpoint.every_seconds else []),
+        *(["as often as costs least (Young's interval)"] if checkpoint.by_cost else []),
+    ]
+    best = f" and the best by {checkpoint.keep_best}" if checkpoint.keep_best else ""
+    how = "beside training" if cadence.beside else "while training waits"
+    return f"{', '.join(when) or 'at the end'}, the newest {checkpoint.keep}{best} stay, written {how}"

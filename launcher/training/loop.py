@@ -169,10 +169,10 @@ class Training:
         return Ending("stopped" if self._stops else "finished", self.progress.done)
 
     def _tell(self, rate: float) -> None:
-        window = self.progress.window
-        if window.rows:
+        window, rows = self.progress.window, self.progress.window.rows
+        if rows:
             skipped = {"skipped": self.stepper.finite.skipped} if self.stepper.finite.skipped else {}
-            self.observer.trained(self.progress.done, {"loss": window.close(), "lr": rate, **skipped})
+            self.observer.trained(self.progress.done, rows, {"loss": window.close(), "lr": rate, **skipped})
 
     @property
     def _evaluates_here(self) -> bool:

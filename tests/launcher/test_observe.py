@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import resource
 from contextlib import contextmanager, suppress
 
@@ -196,9 +197,11 @@ def test_where_a_run_ends_and_is_evaluated(tmp_path, words, steps, evaluations):
 @pytest.mark.parametrize(("every", "spans"), [(3, [(0, 2), (2, 3), (3, 4)]), (100, [(0, 2), (2, 4)])])
 def test_a_line_of_metrics_is_the_mean_since_the_last_which_an_epoch_ends(tmp_path, every, spans):
     all_steps = launch(tmp_path / "all", 2, *TINY).values("train/loss")
-    found = launch(tmp_path / "few", 2, *TINY, f"trainer.log_every={every}").values("train/loss")
+    few = launch(tmp_path / "few", 2, *TINY, f"trainer.log_every={every}")
     right = [sum(all_steps[start:stop]) / (stop - start) for start, stop in spans]
-    assert found == pytest.approx(right, rel=1e-5)
+    assert few.values("train/loss") == pytest.approx(right, rel=1e-5)
+    shown = [float(loss) for loss in re.findall(r"^epoch.*  train/loss (\S+)", few.output, re.MULTILINE)]
+    assert shown == pytest.approx([sum(all_steps[:2]) / 2, sum(all_steps[2:]) / 2], abs=1e-4)
 
 
 @pytest.mark.parametrize("words", [(), ("trainer.log_every=3",), ("batch.tail=pad",), ("batch.max_per_device=2",)])
