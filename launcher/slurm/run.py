@@ -19,10 +19,11 @@ from launcher.configure.start import first_rank
 from launcher.plan import plan_text
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
+from launcher.slurm.queue import SCRIPT, submit
 from launcher.slurm.script import Place, script_text
-from launcher.slurm.submit import SCRIPT, submit
 from launcher.sweep.jobs import Job
 from launcher.sweep.order import NAME, leave_order
+from samplers.words import counted
 
 OUTPUT = "slurm-%j.out"
 
@@ -76,6 +77,11 @@ def in_a_job(run: RunConfig, rank: Rank) -> RunConfig:
         )
     gpus = launch.slurm.gpus
     asked = gpus if gpus and launch.processes in (None, "auto") else launch.processes
+    if gpus and asked > gpus and launch.device != "cpu":
+        raise SettingsError(
+            f"launch.processes={asked} needs {asked} GPUs on each node, and launch.slurm.gpus_per_node="
+            f"{launch.slurm.gpus_per_node} asks for {gpus}; leave launch.processes out for one rank per GPU"
+        )
     return replace(run, launch=replace(launch, processes=asked or 1))
 
 
@@ -90,16 +96,26 @@ def script_of(launch: LaunchConfig, folder: Path) -> str:
 
 def told_of(job: str, launch: LaunchConfig, folder: Path) -> list[str]:
     """What the user is told of a job that Slurm took, line by line."""
-    least, most = launch.nodes_range
-    seconds = launch.slurm.time_s
-    nodes = str(least) if least == most else f"{least} to {most}"
-    limit = f", at most {slurm_time(seconds)}" if seconds else ""
     script, output = folder / SCRIPT, folder / OUTPUT.replace("%j", job)
     return [
-        f"Slurm job        {job}: nodes {nodes}, ranks on each {launch.processes}{limit}",
+        f"Slurm job        {job}: {size_of(launch)}",
         f"script           {script}",
         f"output           {output}",
         f"run folder       {folder}",
         f"follow it        squeue --jobs={job}; tail -F {shlex.quote(str(output))}",
         f"continue it      sbatch {shlex.quote(str(script))}",
     ]
+
+
+def size_of(launch: LaunchConfig) -> str:
+    """How much of the cluster a job takes, and for how long at most.
+
+    >>> from launcher.configure.slurm import SlurmConfig
+    >>> size_of(LaunchConfig(engine="slurm", nodes="2:4", processes=8, slurm=SlurmConfig(time=90)))
+    '2 to 4 nodes, 8 ranks on each, at most 0-01:30:00'
+    """
+    least, most = launch.nodes_range
+    nodes = counted(least, "node") if least == most else f"{least} to {most} nodes"
+    seconds = launch.slurm.time_s
+    limit = f", at most {slurm_time(seconds)}" if seconds else ""
+    return f"{nodes}, {counted(int(launch.processes or 1), 'rank')}{' on each' if most > 1 else ''}{limit}"

@@ -17,6 +17,7 @@ from typing import Any
 from launcher.configure.launch import LaunchConfig
 from launcher.configure.slurm import slurm_time
 from launcher.processes.errors import PREEMPTED, SettingsError
+from launcher.sweep.words import ranges
 
 PLAIN = re.compile(r"[\w./:=,+@%-]+", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -96,10 +97,10 @@ def array_script(
     Raises:
         SettingsError: for a path that sbatch cannot take.
     """
-    limit = f"%{parallel}" if parallel else ""
+    tasks = ranges(map(str, sorted(orders))) + (f"%{parallel}" if parallel else "")
     files = "".join(f"  [{number}]={_quoted(str(order))}\n" for number, order in orders.items())
     command = _command(launch, python, '"${orders[$SLURM_ARRAY_TASK_ID]}"')
-    return _script(launch, place, {"array": ",".join(map(str, orders)) + limit}, f"orders=(\n{files})\n{command}")
+    return _script(launch, place, {"array": tasks}, f"orders=(\n{files})\n{command}")
 
 
 def _script(launch: LaunchConfig, place: Place, more: Mapping[str, Any], command: str) -> str:

@@ -19,6 +19,7 @@ from launcher.sweep.composer import Composer
 from launcher.sweep.engine import Engine
 from launcher.sweep.hparams import write_hparams
 from launcher.sweep.jobs import DONE, Job, Record, Source, View
+from launcher.sweep.ledger import Ledger
 from launcher.sweep.picture import picture
 from launcher.sweep.plugin import Listed
 from launcher.sweep.results import best, summary, to_csv
@@ -79,7 +80,7 @@ class Carried:
         return ledger.records
 
     def _show(self, total: int | None) -> None:
-        about = About(total, self.metric, _shown(self.sweep_dir), self.engine.crew.devices)
+        about = About(total, self.metric, from_here(self.sweep_dir), self.engine.crew.devices)
         self.engine.view = self.held.enter_context(view_of(self.console, about))
         handler = ToView(self.engine.view)
         logging.getLogger("launcher").addHandler(handler)
@@ -87,7 +88,7 @@ class Carried:
 
     def conclude(self) -> int:
         """Write the results and tell of them; returns the exit status."""
-        records, shown = self.engine.ledger.records, _shown(self.sweep_dir)
+        records, shown = self.engine.ledger.records, from_here(self.sweep_dir)
         state, status = _end_of(records, preempted=self.engine.signals.wish is not None)
         found = best(records, self.metric)
         command = self.composer.command_of(found.overrides) if found else None
@@ -95,23 +96,8 @@ class Carried:
         if status != errors.FINISHED:
             lines.append(f"go on with       {self.composer.command_to_go_on(shown)}")
         _print(lines)
-        _print(self._write_results(state))
+        _print(write_results(self.engine.ledger, state, self.metric))
         return status
-
-    def _write_results(self, state: str) -> list[str]:
-        """Write file, table, picture and hyperparameters; returns what could not be, a line each."""
-        records, folder = self.engine.ledger.records, self.sweep_dir
-        try:
-            self.engine.ledger.write(state)
-            replace_file(folder / RESULTS, to_csv(records))
-            write_hparams(records, self.metric, folder)
-        except OSError as error:
-            return [f"the results cannot be written to {folder}: {error}"]
-        try:
-            lacks = picture(records, self.metric, folder / PICTURE) if self.metric else None
-        except Exception as error:  # noqa: BLE001 - a picture is a courtesy, and draws what users call their settings
-            lacks = f"{PICTURE} is not drawn: {first_line(error)}"
-        return [lacks] if lacks else []
 
 
 def _end_of(records: Sequence[Record], *, preempted: bool) -> tuple[str, int]:
@@ -121,6 +107,28 @@ def _end_of(records: Sequence[Record], *, preempted: bool) -> tuple[str, int]:
     if all(record.state in DONE for record in records):
         return "finished", errors.FINISHED
     return "failed", errors.FAILED
+
+
+def write_results(ledger: Ledger, state: str, metric: str | None) -> list[str]:
+    """Write file, table, picture and hyperparameters of a sweep; returns what could not be, a line each.
+
+    Args:
+        ledger: of the sweep.
+        state: as ``Ledger.write`` takes it.
+        metric: ``sweep.metric``.
+    """
+    records, folder = ledger.records, ledger.sweep_dir
+    try:
+        ledger.write(state)
+        replace_file(folder / RESULTS, to_csv(records))
+        write_hparams(records, metric, folder)
+    except OSError as error:
+        return [f"the results cannot be written to {folder}: {error}"]
+    try:
+        lacks = picture(records, metric, folder / PICTURE) if metric else None
+    except Exception as error:  # noqa: BLE001 - a picture is a courtesy, and draws what users call their settings
+        lacks = f"{PICTURE} is not drawn: {first_line(error)}"
+    return [lacks] if lacks else []
 
 
 def _print(lines: list[str]) -> None:
@@ -145,6 +153,6 @@ class ToView(logging.Handler):
         self._view.say(record.getMessage())
 
 
-def _shown(folder: Path) -> Path:
+def from_here(folder: Path) -> Path:
     """As seen from here, where it lies below."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from launcher.configure.command_line import CommandLine, command_of
 from launcher.configure.compose import compose_job, without_swept
@@ -13,9 +14,25 @@ from launcher.configure.given import Given, quoted
 from launcher.configure.start import first_rank
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
-from launcher.sweep.crew import Crew
 from launcher.sweep.jobs import Job
 from launcher.training.best import BestRule
+
+
+class Room(Protocol):
+    """Where jobs are to run.
+
+    Attributes:
+        parallel: how many do at a time.
+    """
+
+    parallel: int
+
+    def check(self, world_size: int) -> None:
+        """Refuse a job of more ranks than can ever run.
+
+        Raises:
+            SettingsError: with both numbers.
+        """
 
 
 @dataclass(frozen=True)
@@ -28,7 +45,7 @@ class Composer:
         how: overrides that say how jobs are carried out, not which they are; every job has them.
         sweep_dir: the folder of the sweep.
         rank: this process.
-        crew: that is to run the jobs.
+        crew: that is to run the jobs, or whatever else has room for them.
     """
 
     line: CommandLine
@@ -36,7 +53,7 @@ class Composer:
     how: tuple[str, ...]
     sweep_dir: Path
     rank: Rank
-    crew: Crew
+    crew: Room
 
     def own(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """What sets a job apart, of all its overrides."""

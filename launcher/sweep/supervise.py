@@ -27,7 +27,7 @@ from launcher.sweep.order import leave_order
 from launcher.sweep.plan import Plan
 from launcher.sweep.pool import Devices
 from launcher.sweep.ranks import prepare_to_start
-from launcher.sweep.sweeper import Settings, sweeper_of
+from launcher.sweep.sweeper import Settings, Sweeper, sweeper_of
 from launcher.sweep.together import Together, end_of_sweep, follow
 
 
@@ -58,6 +58,8 @@ def sweep(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals) ->
 
 def _carry_out(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals, held: ExitStack) -> int:
     sweeper, settings = sweeper_of(line)
+    if settings.launch.engine == "slurm":
+        return _in_slurm(line, sweeper, settings, rank, store, held)
     crew = _crew(settings, rank, store)
     composer = Composer(line, tuple(sweeper.hydra_overrides), how_of(line), settings.folder, rank, crew)
     if settings.mode == "plan":
@@ -72,6 +74,25 @@ def _carry_out(line: CommandLine, rank: Rank, store: dist.Store, signals: Signal
         carried = Carried(replace(composer, sweep_dir=folder), engine, Console(stderr=True), seen)
         sweeper.sweep(carried)
     return carried.conclude()
+
+
+def _in_slurm(
+    line: CommandLine, sweeper: Sweeper, settings: Settings, rank: Rank, store: dist.Store, held: ExitStack
+) -> int:
+    from launcher.slurm.array import Array, ArrayPlan, Queue, check  # noqa: PLC0415 - few submit anything
+
+    notes = check(sweeper, settings)
+    queue = Queue(settings.sweep.parallel)
+    composer = Composer(line, tuple(sweeper.hydra_overrides), how_of(line), settings.folder, rank, queue)
+    if settings.mode == "plan":
+        sweeper.sweep(ArrayPlan(composer, settings))
+        return errors.FINISHED
+    folder = claim(settings.folder, settings.folder_is_new, held, store)
+    definition = Definition.of(line.overrides, sweeper.name, settings.sweep.metric)
+    ledger = _ledger(folder, definition, settings.sweep.resume)
+    array = Array(replace(composer, sweep_dir=folder), settings, ledger, notes)
+    sweeper.sweep(array)
+    return array.conclude()
 
 
 def _engine(settings: SweepConfig, crew: Crew, ledger: Ledger, signals: Signals) -> Engine:

@@ -2,13 +2,14 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "sinfo")
 NEEDS = "needs Debian's slurm-wlm and munge, and root to start them"
@@ -124,15 +125,18 @@ def _cancel(found):
 
 
 def _stop(folder):
-    for file in sorted(folder.glob("*.pid"), key=lambda file: file.name == "munged.pid"):
-        process = int(file.read_text())
-        deadline = time.monotonic() + PATIENCE_S
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGTERM)
-            while time.monotonic() < deadline:
-                os.kill(process, 0)
-                time.sleep(0.05)
-            os.kill(process, signal.SIGKILL)
+    """End all daemons; munged, which the others speak by, last."""
+    files = [file for file in folder.glob("*.pid") if file.name != "munged.pid"]
+    _end(*(int(file.read_text()) for file in files))
+    _end(*(int(file.read_text()) for file in folder.glob("munged.pid")))
+
+
+def _end(*processes):
+    found = [psutil.Process(process) for process in processes if psutil.pid_exists(process)]
+    for process in found:
+        process.terminate()
+    for process in psutil.wait_procs(found, PATIENCE_S)[1]:
+        process.kill()
 
 
 def _free_ports(count):

@@ -6,6 +6,7 @@ import os
 import pytest
 import yaml
 
+from launcher.slurm.queue import tasks_in_queue
 from tests.launcher.cluster import CAN_START, NEEDS, PATIENCE_S, CannotStartError, cluster
 from tests.launcher.command import CONFIGS, TINY, Line, in_turn, launch
 from tests.launcher.test_resume import lines_without_speed
@@ -47,6 +48,7 @@ def submitted(slurm, tmp_path_factory):
             f"hydra.run.dir={json.dumps(ODD_FOLDER, ensure_ascii=False)}",
             f"+vars.text={json.dumps(ODD_TEXT, ensure_ascii=False)}".replace("\\n", "\n").replace("\\\\", "\\"),
         ),
+        "sweep": ("-m", *TINY, "launch.engine=slurm", "seed=1,2", "sweep.parallel=1", "hydra.sweep.dir=sweep"),
         "nowhere": (*TINY, *ON_ONE, "launch.slurm.partition=nowhere"),
     }
     ended = in_turn(*(Line(folder / name, words, on_the_cluster) for name, words in lines.items()))
@@ -84,6 +86,29 @@ def test_words_and_folders_reach_the_job_as_they_are(slurm, submitted):
     assert "2 ranks" in (folder / f"slurm-{job}.out").read_text()
     assert yaml.safe_load((folder / "config.yaml").read_text())["vars"]["text"] == ODD_TEXT
     assert told.state["state"] == "finished"
+
+
+def test_the_jobs_of_a_sweep_are_tasks_of_an_array(submitted):
+    told = submitted["sweep"]
+    assert told.status == 0, told.error
+    assert "2 jobs, 1 at a time, 1 node, 1 rank\n" in told.output
+
+    def states():
+        files = [told.folder / "sweep" / number / "status.json" for number in "01"]
+        return [json.loads(file.read_text())["state"] for file in files if file.exists()]
+
+    wait_for(lambda: states() == ["finished", "finished"], PATIENCE_S)
+    digests = [json.loads((told.folder / "sweep" / n / "status.json").read_text())["weights_sha256"] for n in "01"]
+    assert len(set(digests)) == 2
+
+
+def test_the_tasks_that_are_not_over_are_known(slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    array = slurm.run("sbatch", "--parsable", "--hold", "--array=0,4-5", "--output=/dev/null", "--wrap=true")
+    assert tasks_in_queue([array, "999"]) == {0, 4, 5}
+    slurm.run("scancel", f"{array}_4")
+    assert tasks_in_queue([array]) == {0, 5}
+    slurm.run("scancel", array)
 
 
 def test_what_sbatch_refuses_is_said_once(submitted):

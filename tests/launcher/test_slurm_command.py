@@ -34,6 +34,7 @@ LINES = {
     "refused": ("+launch.slurm.extra.comment=refused",),
     "never": ("checkpoint.resume=never",),
     "once": ("checkpoint.resume=never", "launch.slurm.requeue=false"),
+    "gpus": ("launch.slurm.gpus_per_node=2", "launch.processes=3"),
     "nowhere": (),
     "typo": ("launch.slurm.gpu_per_node=4",),
     "engine": ("launch.engine=slrum",),
@@ -70,7 +71,7 @@ def test_a_run_is_submitted_and_the_user_told_where_it_is(told):
     assert (ended.status, ended.error) == (0, "")
     assert ended.output == (
         "sbatch: the queue is long today\n"
-        "Slurm job        77: nodes 1 to 2, ranks on each 4, at most 0-01:30:00\n"
+        "Slurm job        77: 1 to 2 nodes, 4 ranks on each, at most 0-01:30:00\n"
         f"script           {folder}/slurm.sh\n"
         f"output           {folder}/slurm-77.out\n"
         f"run folder       {folder}\n"
@@ -118,6 +119,8 @@ MESSAGES = {
     "set launch.slurm.requeue=false or checkpoint.resume=auto",
     "nowhere": "launch.engine=slurm: this machine has no sbatch; give the command where jobs are submitted, "
     "or set launch.engine=local",
+    "gpus": "launch.processes=3 needs 3 GPUs on each node, and launch.slurm.gpus_per_node=2 asks for 2; "
+    "leave launch.processes out for one rank per GPU",
     "typo": "there is no setting launch.slurm.gpu_per_node; did you mean 'launch.slurm.gpus_per_node'?",
     "engine": "launch.engine=slrum is not one of local, slurm; did you mean 'slurm'?",
     "extra": "launch.slurm.extra.constraint is not in the chosen config; to add it: +launch.slurm.extra.constraint=...",

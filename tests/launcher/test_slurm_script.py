@@ -130,10 +130,10 @@ def test_odd_paths_are_written_as_sbatch_reads_them():
 
 
 def test_an_array_has_a_task_for_each_job():
-    orders = {0: Path("/sweep/0/job.json"), 7: Path("/sweep/a b/job.json")}
+    orders = {7: Path("/sweep/a b/job.json"), **{n: Path(f"/sweep/{n}/job.json") for n in range(4)}}
     text = array_script(TWO_NODES, orders, 4, replace(PLACE, output="slurm-%A_%a.out"), "/opt/venv/bin/python")
-    assert {"--array=0,7%4", "--output=/runs/first/slurm-%A_%a.out"} <= set(options_of(text))
-    assert "--array=0,7" in options_of(array_script(TWO_NODES, orders, None, PLACE, "python"))
+    assert {"--array=0-3,7%4", "--output=/runs/first/slurm-%A_%a.out"} <= set(options_of(text))
+    assert "--array=0-3,7" in options_of(array_script(TWO_NODES, orders, None, PLACE, "python"))
     start = text[text.index("orders=(") : text.index("\nif ")]
     for number, order in orders.items():
         found = in_bash(start, SLURM_ARRAY_TASK_ID=str(number), SLURM_NNODES="2")
