@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 import cloudpickle
 
 from launcher.processes.failures import LAST_WORDS_S, is_consequence
+from launcher.processes.pulse import ended
 
 LONGEST_WAIT_S = 86_400.0
 DYING_S = 5.0
@@ -168,16 +168,7 @@ def _received(connection: Connection, process: Process) -> Ended:
         return pickle.loads(connection.recv_bytes())  # type: ignore[no-any-return]  # noqa: S301 - from our own child
     except (EOFError, OSError):
         process.join(DYING_S)
-        return Ended(error=RankError(_death(process)), at=time.time())
-
-
-def _death(process: Process) -> str:
-    status = process.exitcode
-    if status is None or status >= 0:
-        return f"{process.name} ended without a word, exit code {status}"
-    known = {number.value: number.name for number in signal.Signals}
-    memory = " (out of memory?)" if -status == signal.SIGKILL else ""
-    return f"{process.name} was killed by {known.get(-status, f'signal {-status}')}{memory}"
+        return Ended(error=RankError(f"{process.name} {ended(process.exitcode)}"), at=time.time())
 
 
 def _raise(name: str, end: Ended) -> NoReturn:

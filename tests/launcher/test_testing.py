@@ -41,7 +41,7 @@ def test_the_first_error_is_raised_while_others_wait_in_a_collective():
 
 
 def test_a_rank_that_dies_is_named():
-    with pytest.raises(RankError, match="rank 2 ended without a word, exit code 7"):
+    with pytest.raises(RankError, match="rank 2 ended with exit status 7, without a word"):
         simulate(3, lambda: os._exit(7) if os.environ["RANK"] == "2" else None, process_group=False)
 
 
