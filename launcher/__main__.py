@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from launcher.processes.early import end_on_signals
@@ -23,8 +24,9 @@ def main() -> NoReturn:
     kill_workers()
     # Threads of the process group may outlive it, and abort a run that is over when the interpreter takes them down.
     atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter would do
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # nobody reads any more, or it was closed before Python began
+            stream.flush()
     os._exit(status)
 
 

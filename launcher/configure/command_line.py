@@ -62,9 +62,11 @@ class CommandLine:
         names = [text.lstrip("+~").split("=")[0] for text in self.overrides]
         idle = [n for n in names if n.startswith(("hydra.", "hydra/")) and not n.startswith(HYDRA_SETTINGS)]
         lone = [name for name in names if name.startswith("sweep.") and not self.multirun]
+        alone = [name for name in names if name == "hydra.run.dir" and self.multirun]
         return [
             *(f"{name} changes nothing: the launcher keeps its own logs and folders" for name in idle),
             *(f"{name} changes nothing: it is for sweeps, with -m" for name in lone),
+            *(f"{name} changes nothing: a sweep has hydra.sweep.dir" for name in alone),
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
@@ -106,7 +107,7 @@ def compose_job(line: CommandLine, number: int, sweep_dir: Path) -> Composed:
     def find_folder(config: DictConfig) -> Path:
         config.hydra.job.num, config.hydra.job.id = number, str(number)
         config.hydra.sweep.dir = str(sweep_dir)
-        return sweep_dir / str(config.hydra.sweep.subdir)
+        return Path(os.path.normpath(sweep_dir / str(config.hydra.sweep.subdir)))
 
     return _composed(line, find_folder)
 
@@ -157,8 +158,8 @@ def without_swept(line: CommandLine) -> CommandLine:
 
 
 def show_config(line: CommandLine) -> str:
-    """The composed config as YAML, for ``--cfg``."""
-    config = compose_config(line)
+    """The composed config as YAML, for ``--cfg``; of a sweep what its jobs share."""
+    config = compose_config(without_swept(line) if line.multirun else line)
     with _in_plain_words():
         part = {"job": _without_hydra(config), "hydra": config.hydra, "all": config}[line.show or "job"]
         return OmegaConf.to_yaml(part, resolve=line.resolve)

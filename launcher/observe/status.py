@@ -69,6 +69,15 @@ def read_status(run_dir: Path) -> Status:
         return Status()
 
 
+def mark_of_status(run_dir: Path) -> tuple[int, int] | None:
+    """What changes whenever the status is written; None: it was not yet."""
+    try:
+        found = (run_dir / NAME).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
 def write_failure(run_dir: Path, rank: int, kind: str, message: str) -> None:
     """Turn the status into that of a failed run, unless the run has ended already."""
     status = read_status(run_dir)

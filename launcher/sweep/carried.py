@@ -13,7 +13,7 @@ from rich.console import Console
 
 from launcher.files import replace_file
 from launcher.processes import errors
-from launcher.processes.errors import first_line
+from launcher.processes.errors import SettingsError, first_line
 from launcher.sweep.changes import About
 from launcher.sweep.composer import Composer
 from launcher.sweep.engine import Engine
@@ -27,6 +27,8 @@ from launcher.sweep.view import view_of
 
 RESULTS = "results.csv"
 PICTURE = "results.png"
+TOLD_AT_ONCE = ("plan", "inspect")
+"""Modes of a command that shows something and is over."""
 
 
 @dataclass
@@ -66,7 +68,11 @@ class Carried:
     def compose(self, number: int, overrides: Sequence[str]) -> Job:
         """A job, composed and checked, under the number that it has if an earlier start knew it."""
         own = self.composer.own(overrides)
-        return self.composer.compose(self.engine.ledger.number_for(own, number), own)
+        job = self.composer.compose(self.engine.ledger.number_for(own, number), own)
+        self.engine.ledger.check_folder(job)
+        if job.run.mode in TOLD_AT_ONCE:
+            raise SettingsError(f"job {job.number}: mode={job.run.mode} runs nothing; give the whole sweep mode=plan")
+        return job
 
     def run(self, source: Source) -> list[Record]:
         """Run jobs until the source has no more; returns what is known of all, by number."""
@@ -85,6 +91,8 @@ class Carried:
         handler = ToView(self.engine.view)
         logging.getLogger("launcher").addHandler(handler)
         self.held.callback(logging.getLogger("launcher").removeHandler, handler)
+        for note in self.composer.line.notes:
+            self.engine.view.say(f"note: {note}")
 
     def conclude(self) -> int:
         """Write the results and tell of them; returns the exit status."""
@@ -132,6 +140,8 @@ def write_results(ledger: Ledger, state: str, metric: str | None) -> list[str]:
 
 
 def _print(lines: list[str]) -> None:
+    if sys.stdout is None:  # it was closed before Python began
+        return
     with suppress(OSError):  # nobody reads any more
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,10 @@ from launcher.configure.start import first_rank
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.sweep.jobs import Job
+from launcher.sweep.ledger import key_of
 from launcher.training.best import BestRule
+
+OWN_FOLDERS = "each job needs one of its own, as with hydra.sweep.subdir='${hydra.job.num}'"
 
 
 class Room(Protocol):
@@ -46,6 +49,8 @@ class Composer:
         sweep_dir: the folder of the sweep.
         rank: this process.
         crew: that is to run the jobs, or whatever else has room for them.
+        crew: that is to run the jobs.
+        owners: run folders of the jobs so far, each with the number and the effective overrides of its job.
     """
 
     line: CommandLine
@@ -54,6 +59,7 @@ class Composer:
     sweep_dir: Path
     rank: Rank
     crew: Room
+    owners: dict[Path, tuple[int, str]] = field(default_factory=dict)
 
     def own(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """What sets a job apart, of all its overrides."""
@@ -90,6 +96,7 @@ class Composer:
     def _compose(self, number: int, overrides: tuple[str, ...]) -> Job:
         line = replace(self.line, overrides=(*self.hydra_overrides, *self.how, *overrides))
         composed = compose_job(line, number, self.sweep_dir)
+        self._check_folder(number, overrides, composed.run_dir)
         world_size = first_rank(composed.run.launch, self.rank).world_size
         self.crew.check(world_size)
         run, notes = for_devices(composed.run, world_size)
@@ -97,6 +104,15 @@ class Composer:
         BestRule.parse(run.sweep.metric, evaluated, "sweep.metric")
         command = Given(str(Path.cwd()), replace(line, multirun=False)).to_json()
         return Job(number, overrides, run, composed.run_dir, composed.chdir, tuple(notes), world_size, command)
+
+    def _check_folder(self, number: int, overrides: Sequence[str], run_dir: Path) -> None:
+        """Refuse a folder of another job: it would go on with what that has done, and pass for it."""
+        if run_dir == self.sweep_dir:
+            raise SettingsError(f"hydra.sweep.subdir gives it the folder of the sweep, {run_dir}; {OWN_FOLDERS}")
+        own = key_of(overrides)
+        owner, key = self.owners.setdefault(run_dir, (number, own))
+        if key != own:
+            raise SettingsError(f"hydra.sweep.subdir gives it the folder of job {owner}, {run_dir}; {OWN_FOLDERS}")
 
 
 def how_of(line: CommandLine) -> tuple[str, ...]:

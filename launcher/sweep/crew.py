@@ -9,7 +9,7 @@ from typing import Protocol
 from launcher.processes.environment import World, inherited
 from launcher.sweep.jobs import Job
 from launcher.sweep.pool import Devices, Pool
-from launcher.sweep.ranks import Ranks, new_store, start_rank
+from launcher.sweep.ranks import NOT_STARTED, Ranks, new_store, start_rank
 
 
 class Team(Protocol):
@@ -91,7 +91,7 @@ class Alone:
             for rank in range(job.world_size):
                 variables = {**self._environment, **shown, **world.variables(rank, rank, job.world_size)}
                 ranks.processes[rank] = start_rank(order, variables, cores)
-        except OSError:
+        except NOT_STARTED:
             ranks.close()
             raise
         return ranks

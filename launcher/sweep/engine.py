@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher.observe.status import Status, read_status
+from launcher.observe.status import Status, mark_of_status, read_status
 from launcher.processes import errors
 from launcher.processes.signals import Signals
 from launcher.sweep.crew import Crew, Team
 from launcher.sweep.jobs import DONE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, Job, Record, Source, View
 from launcher.sweep.ledger import Ledger
-from launcher.sweep.outcome import cause_of, ended_as, kills_for_memory, value_of
+from launcher.sweep.outcome import cause_of, ended_as, kills_for_memory, told_by, value_of
+from launcher.sweep.ranks import NOT_STARTED
 
 LOOK_S = 0.05
 STATUS_S = 0.5
@@ -44,6 +45,7 @@ class Running:
         ends_as: the state in which it ends, and why, where the sweep asked for it.
         status_at: when its status is read next.
         kills_before: processes that the system had killed for memory when it began.
+        status_before: the mark of status.json when its processes were started; what that says was said before them.
     """
 
     job: Job
@@ -58,6 +60,7 @@ class Running:
     ends_as: tuple[str, str] | None = None
     status_at: float = 0.0
     kills_before: int = field(default_factory=kills_for_memory)
+    status_before: object = None
 
     def ask_to_end(self, state: str, why: str) -> None:
         """Once: with a checkpoint if it can, and killed if it does not."""
@@ -176,11 +179,14 @@ class Engine:
             known, state=RUNNING, devices=devices, cause="", value=None, same_as=None, attempts=known.attempts + 1
         )
         self._write(record)  # first: whoever comes later is to know whose folder it is
+        before = mark_of_status(job.run_dir)
         try:
-            self._running.append(Running(job, self._team(job, devices, 0), record, devices, time.monotonic()))
-        except OSError as error:
+            team = self._team(job, devices, 0)
+        except NOT_STARTED as error:
             self.crew.give_back(devices)
             self._note(replace(record, state=FAILED, cause=f"it could not be started: {error}"), source)
+            return
+        self._running.append(Running(job, team, record, devices, time.monotonic(), status_before=before))
 
     def _team(self, job: Job, devices: tuple[str, ...], attempt: int) -> Team:
         return self.crew.start(job, self.order(job), devices, attempt)
@@ -217,13 +223,17 @@ class Engine:
 
     def _end(self, running: Running, source: Source) -> None:
         running.team.close()
-        status = read_status(running.job.run_dir)
+        said = mark_of_status(running.job.run_dir) != running.status_before
+        status = told_by(read_status(running.job.run_dir), running.failed_first, said=said)
         state, cause = running.ends_as or (ended_as(status, running.failed_first), "")
         if state == FAILED and not running.ends_as:
             killed = kills_for_memory() - running.kills_before
             cause = cause_of(status, running.team.statuses(), running.failed_first, killed)
-            if self._again(running):
-                return
+            try:
+                if self._again(running):
+                    return
+            except NOT_STARTED as error:
+                cause = f"it could not be started again: {error}"
         self._running.remove(running)
         self.crew.give_back(running.devices)
         record = _with(running.record, status, time.monotonic() - running.began)
@@ -242,6 +252,7 @@ class Engine:
         running.attempt += 1
         running.failed_first = running.kill_at = None
         running.gone_at = math.inf
+        running.status_before = mark_of_status(running.job.run_dir)
         running.team = self._team(running.job, running.devices, running.attempt)
         running.record = replace(running.record, attempts=running.record.attempts + 1)
         return True

@@ -88,10 +88,11 @@ class Ledger:
         if not file.exists():
             return cls(sweep_dir, definition)
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
+            found = {content["version"]: content}[VERSION]
             before = Definition(**{**found["definition"], "overrides": tuple(found["definition"]["overrides"])})
             records = [_record(job) for job in found["jobs"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise SettingsError(
                 f"hydra.sweep.dir={sweep_dir}: {NAME} there is not that of a sweep of this version; give another folder"
             ) from error
@@ -119,10 +120,32 @@ class Ledger:
     def of(self, job: Job) -> Record:
         """What is known of a job; that it waits, where nothing is."""
         if job.number not in self._records:
-            inside = job.run_dir.is_relative_to(self.sweep_dir)
-            folder = job.run_dir.relative_to(self.sweep_dir) if inside else job.run_dir
-            self.note(Record(job.number, job.overrides, str(folder)))
+            self.note(Record(job.number, job.overrides, self._folder_of(job)))
         return self._records[job.number]
+
+    def owners(self) -> dict[Path, tuple[int, str]]:
+        """Number and effective overrides of the first job in each run folder."""
+        found: dict[Path, tuple[int, str]] = {}
+        for record in self.records:
+            found.setdefault(self.sweep_dir / record.folder, (record.number, self._keys[record.number]))
+        return found
+
+    def check_folder(self, job: Job) -> None:
+        """Refuse a job that an earlier start of the sweep left in another folder.
+
+        Raises:
+            SettingsError: with both.
+        """
+        record, folder = self._records.get(job.number), self._folder_of(job)
+        if record and record.same_as is None and record.folder != folder:
+            raise SettingsError(
+                f"hydra.sweep.subdir gives job {job.number} the folder {folder}, and it has {record.folder} in "
+                f"{self.sweep_dir / NAME}; give hydra.sweep.subdir as before, or another hydra.sweep.dir"
+            )
+
+    def _folder_of(self, job: Job) -> str:
+        inside = job.run_dir.is_relative_to(self.sweep_dir)
+        return str(job.run_dir.relative_to(self.sweep_dir) if inside else job.run_dir)
 
     def note(self, record: Record) -> None:
         """Take down how a job stands; not in the file yet."""

@@ -5,14 +5,26 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.observe.status import Status
 from launcher.processes import errors
 from launcher.processes.pulse import LOST
-from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, STOPPED
+from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, RUNNING, STOPPED
 
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+
+def told_by(status: Status, failed_first: tuple[int, int] | None, *, said: bool) -> Status:
+    """What status.json tells of the processes that just ended.
+
+    Args:
+        status: what it says.
+        failed_first: rank and exit status of the first rank that did not end well; None: all did.
+        said: whether these processes wrote it; else those of an earlier start did, whose end is not theirs.
+    """
+    return status if said or failed_first is None else replace(status, state=RUNNING, error=None)
 
 
 def ended_as(status: Status, failed_first: tuple[int, int] | None) -> str:
@@ -59,6 +71,11 @@ def _end_of(rank: int, code: int, kills_for_memory: int) -> str:
     if code == errors.WRONG_SETTINGS:
         return "its settings are wrong"
     return f"rank {rank} ended with exit status {code}"
+
+
+def not_started(error: BaseException) -> str:
+    """Why a job failed whose processes could not be started."""
+    return f"its processes could not be started: {error or 'what they are forked from was killed'}"
 
 
 def signal_name(number: int) -> str:

@@ -60,6 +60,7 @@ class Plan:
     def _text(self, jobs: list[Job]) -> str:
         at_a_time = f"{self.parallel} at a time" if self.parallel > 1 else "one at a time"
         lines = [f"sweep            {counted(len(jobs), 'job')}, {at_a_time}, in {self.sweep_dir}"]
+        lines += [f"note: {note}" for note in self.composer.line.notes]
         lines += [f"job {job.number:<13}{_apart(job)}  in {_inside(job.run_dir, self.sweep_dir)}" for job in jobs]
         plans: dict[tuple[str, ...], list[str]] = {}
         for job in jobs:

@@ -24,6 +24,8 @@ CONSOLE = "console.log"
 CONTEXT = multiprocessing.get_context("forkserver")
 LAST_S = 10.0
 """Seconds that a killed rank has to be gone; the system may not let go of one that waits for a disk."""
+NOT_STARTED = (OSError, EOFError)
+"""What is raised where a rank cannot be started; EOFError where the process that ranks are forked from was killed."""
 PRELOADED = ["launcher.cli", "torch._dynamo", "torch.utils.tensorboard"]
 
 

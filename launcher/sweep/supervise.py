@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
-from rich.console import Console
 
 from launcher.configure.command_line import CommandLine
 from launcher.configure.start import first_rank
@@ -29,6 +29,7 @@ from launcher.sweep.pool import Devices
 from launcher.sweep.ranks import prepare_to_start
 from launcher.sweep.sweeper import Settings, Sweeper, sweeper_of
 from launcher.sweep.together import Together, end_of_sweep, follow
+from launcher.sweep.view import console_of
 
 
 def sweep(line: CommandLine, rank: Rank, store: dist.Store, signals: Signals) -> int:
@@ -71,7 +72,8 @@ def _carry_out(line: CommandLine, rank: Rank, store: dist.Store, signals: Signal
     ledger = _ledger(folder, definition, settings.sweep.resume or rank.attempt > 0)
     engine = _engine(settings.sweep, crew, ledger, signals)
     with signals.noted(), ExitStack() as seen:
-        carried = Carried(replace(composer, sweep_dir=folder), engine, Console(stderr=True), seen)
+        composer = replace(composer, sweep_dir=folder, owners=ledger.owners())
+        carried = Carried(composer, engine, console_of(sys.stderr), seen)
         sweeper.sweep(carried)
     return carried.conclude()
 

@@ -63,7 +63,7 @@ class Sweeper:
     @property
     def hydra_overrides(self) -> list[str]:
         """The overrides of Hydra's own settings, which every job has."""
-        return list(self.config.hydra.overrides.hydra)
+        return self._overrides("hydra")
 
     def sweep(self, sweep: Sweep) -> None:
         """Have it hand all its jobs to ``sweep``.
@@ -82,10 +82,15 @@ class Sweeper:
                     task_function=sweep,  # type: ignore[arg-type] # handed on to our launcher
                 )
                 sweeper.validate_batch_is_legal = lambda batch: None  # type: ignore[method-assign] # noqa: ARG005 - done here
-                sweeper.sweep(arguments=list(self.config.hydra.overrides.task))
+                sweeper.sweep(arguments=self._overrides("task"))
             except HydraException as error:
                 hint = "; search with hydra/sweeper=optuna" if "does not support sweep type" in str(error) else ""
                 raise SettingsError(first_line(error) + hint) from error
+
+    def _overrides(self, part: str) -> list[str]:
+        """As they were given: what they refer to is that of each job."""
+        found: list[str] = OmegaConf.to_container(self.config.hydra.overrides[part], resolve=False)  # type: ignore[assignment]
+        return found
 
 
 def sweeper_of(line: CommandLine) -> tuple[Sweeper, Settings]:

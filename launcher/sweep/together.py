@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from launcher.processes import errors
 from launcher.processes.environment import Rank, World, inherited
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import wish_key
@@ -20,7 +21,7 @@ from launcher.processes.signals import Signals
 from launcher.processes.threads import VARIABLE, users_own_threads
 from launcher.sweep.crew import Team
 from launcher.sweep.jobs import Job
-from launcher.sweep.ranks import Ranks, new_store, start_rank
+from launcher.sweep.ranks import NOT_STARTED, Ranks, new_store, start_rank
 
 LOOK_S = 0.05
 ALL = ("all",)
@@ -135,7 +136,12 @@ class Together:
         store = new_store(everywhere=not self._rank.one_node)
         world = World(job.world_size, self._host, store.port, attempt, job.run.launch.max_restarts)
         self._channel.say(Word(start=asdict(world), order=str(order)))
-        return Everyone(self._channel, job.world_size, own_rank(self._rank, world, order, self._environment, store))
+        try:
+            own = own_rank(self._rank, world, order, self._environment, store)
+        except NOT_STARTED:
+            self._channel.say(Word(close=True))
+            raise
+        return Everyone(self._channel, job.world_size, own)
 
 
 @dataclass
@@ -178,7 +184,9 @@ def follow(rank: Rank, store: dist.Store, environment: Mapping[str, str], signal
             if word is None:
                 time.sleep(LOOK_S)
             elif word.start is not None:
-                ranks, reported = own_rank(rank, World(**word.start), Path(word.order), own, None), False
+                ranks, reported = _own_rank_if_possible(rank, word, own), False
+                if not ranks.processes:
+                    channel.report(rank.rank, errors.FAILED)
             elif word.close:
                 ranks.close()
             else:
@@ -192,6 +200,14 @@ def follow(rank: Rank, store: dist.Store, environment: Mapping[str, str], signal
         return int(store.get(over))
     finally:
         ranks.close()
+
+
+def _own_rank_if_possible(rank: Rank, word: Word, environment: Mapping[str, str]) -> Ranks:
+    """The one that rank 0 asked for; none where it cannot be started."""
+    try:
+        return own_rank(rank, World(**(word.start or {})), Path(word.order), environment, None)
+    except NOT_STARTED:
+        return Ranks(None, {})
 
 
 def end_of_sweep(store: dist.Store, rank: Rank, exit_status: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import StringIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,6 +26,36 @@ AROUND = 6
 MOST_ROWS = 30
 FIRST = {RUNNING: 0, FAILED: 1}
 """States whose jobs are shown before others."""
+
+
+class Unheard:
+    """A stream whose reader may go, as that of a pipe does: what is written then is lost, and no more than that.
+
+    Args:
+        stream: the one that is written to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write, where somebody reads."""
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush, where somebody reads."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the stream is."""
+        return getattr(self._stream, name)
+
+
+def console_of(stream: TextIO | None) -> Console:
+    """A console that writes to a stream for as long as somebody reads; to nobody where there is none."""
+    return Console(file=Unheard(stream)) if stream else Console(file=StringIO())  # type: ignore[arg-type]
 
 
 @contextmanager

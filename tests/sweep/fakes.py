@@ -21,7 +21,7 @@ def run_config(**sections):
 class FakeTeam:
     """Ends after ``looks`` looks with the given status of rank 0; writes ``state`` to status.json then.
 
-    One that is deaf ends on SIGKILL only; of one that is lost nobody says how it ended.
+    One that is deaf ends on SIGKILL only; of one that is lost nobody says how it ended; one that is silent writes none.
     """
 
     crew: "FakeCrew"
@@ -32,6 +32,7 @@ class FakeTeam:
     metrics: dict = field(default_factory=dict)
     deaf: bool = False
     lost: bool = False
+    silent: bool = False
     told: list = field(default_factory=list)
 
     def statuses(self):
@@ -44,7 +45,8 @@ class FakeTeam:
             self.status, self.state, self.looks = -9, "running", 0
         if self.looks > 0:
             return {}
-        self._leave_status()
+        if not self.silent:
+            self._leave_status()
         return dict.fromkeys(range(self.job.world_size), self.status)
 
     def _leave_status(self):

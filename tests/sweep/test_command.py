@@ -1,5 +1,7 @@
 """The command with -m, where no job is started: plans, and what is refused before anything is."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.launcher.command import TINY, Line, in_turn
@@ -18,6 +20,9 @@ REFUSED = {
     "sweep.retries=3": "there is no setting sweep.retries",
     "optimizer.lr=interval(0,1)": "does not support sweep type : INTERVAL_SWEEP; search with hydra/sweeper=optuna",
     "hydra/sweeper=optuna sweep.metric=accuracy": "hydra/sweeper=optuna: nothing is searched; give a setting",
+    "seed=1,2 hydra.sweep.subdir=same": "job 1 (experiment=tiny seed=2): hydra.sweep.subdir gives it the folder of",
+    "seed=1 hydra.sweep.subdir=.": "hydra.sweep.subdir gives it the folder of the sweep, ",
+    "mode=train,plan": "job 1: mode=plan runs nothing; give the whole sweep mode=plan",
     "launch.nodes=2 launch.rdzv_endpoint=a:1": "launch.nodes=2: a sweep started with python stays on its machine",
 }
 
@@ -39,18 +44,58 @@ def test_what_no_sweep_can_be_is_refused_before_anything_starts(refused, words):
     assert sorted(path.name for path in done.folder.iterdir()) == ["stderr_0", "stdout_0"]
 
 
-def test_a_plan_lists_every_job_and_makes_nothing(tmp_path):
-    (done,) = in_turn(
-        Line(tmp_path, ("-m", *TINY, "seed=1,2", "batch.global_size=12,6", "mode=plan", "hydra.sweep.dir=sweep"))
-    )
+FOLDERS = {
+    "hydra.sweep.subdir=${hydra.job.override_dirname}": [
+        "experiment=tiny,mode=plan,seed=1",
+        "experiment=tiny,mode=plan,seed=2",
+    ],
+    "hydra.sweep.subdir=../${hydra.job.num}": ["0", "1"],
+    "hydra.sweep.subdir=seed${seed}": ["seed1", "seed2"],
+}
+TWO = "seed=1,2 batch.global_size=12,6"
+REFERS = "batch.global_size=12,6 trainer.epochs=${batch.global_size} hydra/launcher=basic"
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    given = [TWO, REFERS, *(f"seed=1,2 {subdir}" for subdir in FOLDERS)]
+    lines = [
+        Line(folder / str(n), ("-m", *TINY, *words.split(), "mode=plan", "hydra.sweep.dir=sweep"))
+        for n, words in enumerate(given)
+    ]
+    return dict(zip(given, in_turn(*lines), strict=True))
+
+
+def test_a_plan_lists_every_job_and_makes_nothing(plans):
+    done = plans[TWO]
     assert done.status == 0, done.error
     lines = done.output.splitlines()
-    assert lines[0] == f"sweep            4 jobs, one at a time, in {tmp_path}/sweep"
-    assert [line.split("  in ") for line in lines[1:5]] == [
+    assert lines[0] == f"sweep            4 jobs, one at a time, in {done.folder}/sweep"
+    assert [line.split("  in ") for line in lines[2:6]] == [
         [f"job {n}            experiment=tiny seed={seed} batch.global_size={size}", str(n)]
         for n, (seed, size) in enumerate([(1, 12), (1, 6), (2, 12), (2, 6)])
     ]
     assert [line for line in lines if line.startswith("job ")][4:] == ["job 0,2", "job 1,3"]
     assert "global batch     6 rows = 1 rank x 6 rows" in lines
     assert lines[-1] == "mode=plan: nothing was started, nothing was written"
-    assert not (tmp_path / "sweep").exists()
+    assert not (done.folder / "sweep").exists()
+
+
+@pytest.mark.parametrize(("subdir", "names"), FOLDERS.items())
+def test_each_job_has_the_folder_that_its_own_settings_give(plans, subdir, names):
+    done = plans[f"seed=1,2 {subdir}"]
+    found = [line.rpartition("  in ")[2] for line in done.output.splitlines()[2:4]]
+    assert [Path(name).name for name in found] == names, done.error
+
+
+def test_what_an_override_refers_to_is_that_of_the_job(plans):
+    done = plans[REFERS]
+    epochs = [line.split()[1] for line in done.output.splitlines() if line.startswith("run ")]
+    assert epochs == ["12", "6"], done.error
+
+
+def test_what_changes_nothing_is_said_once(plans):
+    output = plans[REFERS].output
+    assert output.count("note: hydra/launcher changes nothing: the launcher keeps its own logs and folders\n") == 1
+    assert output.count("note: hydra.run.dir changes nothing: a sweep has hydra.sweep.dir\n") == 1

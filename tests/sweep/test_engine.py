@@ -1,6 +1,8 @@
 """The jobs of a sweep: when they start, on which devices, what becomes of them; without processes."""
 
 import json
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,12 +73,15 @@ def test_restarts_are_for_jobs_that_may_have_them(tmp_path):
     assert [record.attempts for record in swept.ledger.records] == [3, 1, 1]
 
 
-def test_a_job_that_runs_too_long_is_ended(tmp_path):
+def test_a_job_that_runs_too_long_is_ended(tmp_path, monkeypatch):
+    seconds = count()
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
+    monkeypatch.setattr(engine, "time", clock)
     crew = crew_of([[after(10**9)], [after(1)]])
-    swept = engine_of(tmp_path, crew, timeout_s=0.05)
+    swept = engine_of(tmp_path, crew, timeout_s=20)
     swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
     assert states(swept) == ["failed", "finished"]
-    assert swept.ledger.records[0].cause == "ran past sweep.job_timeout_s=0.05"
+    assert swept.ledger.records[0].cause == "ran past sweep.job_timeout_s=20"
 
 
 def test_jobs_of_the_same_settings_run_once(tmp_path):
@@ -132,6 +137,20 @@ def test_a_job_that_does_not_end_when_asked_is_killed_once(tmp_path, monkeypatch
     swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
     assert states(swept) == ["failed", "finished"]
     assert teams[0].told == [15, 9]
+
+
+@pytest.mark.parametrize("said", ['{"state": "finished"}', '{"error": {"type": "ValueError", "message": "of before"}}'])
+def test_what_was_said_before_a_job_started_is_not_its_end(tmp_path, said):
+    crew = crew_of([[after(1, status=2, silent=True)], [after(1, silent=True)]])
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "status.json").write_text(said if number == 0 else '{"state": "finished"}')
+    swept = engine_of(tmp_path, crew)
+    swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
+    assert [(record.state, record.cause) for record in swept.ledger.records] == [
+        ("failed", "its settings are wrong"),
+        ("finished", ""),  # it had nothing more to do
+    ]
 
 
 def test_a_job_whose_ranks_cannot_be_started_fails_alone(tmp_path):

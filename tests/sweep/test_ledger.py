@@ -70,7 +70,11 @@ def test_another_sweep_is_refused_with_the_difference(tmp_path, now, difference)
     )
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "no json", json.dumps({"definition": {}, "jobs": [{}]})])
+NEWER = {"version": 2, "definition": {"overrides": [], "sweeper": BASIC, "metric": None}, "jobs": []}
+OTHERS = ["", "[]", "{}", "no json", json.dumps({"version": 1, "definition": {}, "jobs": [{}]}), json.dumps(NEWER)]
+
+
+@pytest.mark.parametrize("content", OTHERS)
 def test_a_file_that_is_something_else_is_refused(tmp_path, content):
     (tmp_path / "sweep.json").write_text(content)
     with pytest.raises(SettingsError, match=r"sweep\.json there is not that of a sweep of this version"):
@@ -106,3 +110,23 @@ def test_a_folder_goes_only_with_the_sweep_that_made_it(tmp_path):
         claim(path, False, second, dist.HashStore())
     assert not path.exists()
     assert (tmp_path / "of").exists()
+
+
+def test_a_job_keeps_its_folder(tmp_path):
+    ledger = Ledger.open(tmp_path, definition())
+    ledger.of(job_of(tmp_path, 3))
+    ledger.check_folder(job_of(tmp_path, 3))
+    ledger.check_folder(job_of(tmp_path / "other", 4))
+    with pytest.raises(SettingsError) as refusal:
+        ledger.check_folder(job_of(tmp_path / "other", 3))
+    assert str(refusal.value) == (
+        f"hydra.sweep.subdir gives job 3 the folder other/3, and it has 3 in {tmp_path}/sweep.json; give "
+        "hydra.sweep.subdir as before, or another hydra.sweep.dir"
+    )
+
+
+def test_a_folder_is_that_of_the_first_job_in_it(tmp_path):
+    ledger = Ledger.open(tmp_path, definition())
+    ledger.note(Record(0, ("a=0",), "x", FINISHED))
+    ledger.note(Record(1, ("a=0.0",), "x", FINISHED, same_as=0))
+    assert ledger.owners() == {tmp_path / "x": (0, key_of(["a=0"]))}

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from launcher.sweep.changes import About, changes
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, WAITING, View
-from launcher.sweep.view import picture_of, view_of, worth_seeing
+from launcher.sweep.view import console_of, picture_of, view_of, worth_seeing
 from launcher.sweep.words import progress
 from tests.sweep.records import failed, finished, record, running
 
@@ -250,3 +250,26 @@ def test_the_table_is_drawn_only_where_something_changed_and_time_has_passed():
             now[0], before = seconds, len(console.file.getvalue())
             view.show(records)
             assert (len(console.file.getvalue()) > before) is draws, seconds
+
+
+class Left(StringIO):
+    """A stream whose reader is gone."""
+
+    def write(self, _text=""):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    flush = write
+
+
+@pytest.mark.parametrize("stream", [Left(), None])
+def test_where_nobody_reads_the_sweep_goes_on(stream):
+    with view_of(console_of(stream), ABOUT) as view:
+        view.show([running(0, "a=1")])
+        view.say("a line")
+
+
+def test_a_console_is_that_of_its_stream():
+    stream = StringIO()
+    with view_of(console_of(stream), ABOUT) as view:
+        view.say("a line")
+    assert stream.getvalue() == "a line\n"
