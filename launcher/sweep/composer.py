@@ -49,7 +49,6 @@ class Composer:
         sweep_dir: the folder of the sweep.
         rank: this process.
         crew: that is to run the jobs, or whatever else has room for them.
-        crew: that is to run the jobs.
         owners: run folders of the jobs so far, each with the number and the effective overrides of its job.
     """
 

@@ -105,6 +105,10 @@ class Ranks:
     def close(self) -> None:
         """Leave no process, and no store."""
         self.tell(signal.SIGKILL)
-        for process in self.processes.values():
-            process.join(LAST_S)
+        self.wait(LAST_S)
         self.store = None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until each is gone, but for each no longer than ``seconds``."""
+        for process in self.processes.values():
+            process.join(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +22,7 @@ from launcher.processes.signals import Signals
 from launcher.processes.threads import VARIABLE, users_own_threads
 from launcher.sweep.crew import Team
 from launcher.sweep.jobs import Job
-from launcher.sweep.ranks import NOT_STARTED, Ranks, new_store, start_rank
+from launcher.sweep.ranks import LAST_S, NOT_STARTED, Ranks, new_store, start_rank
 
 LOOK_S = 0.05
 ALL = ("all",)
@@ -154,18 +155,23 @@ class Everyone:
     ended: dict[int, int] = field(default_factory=dict)
 
     def statuses(self) -> dict[int, int]:
-        """Exit statuses of the ranks that have ended."""
-        self.ended.update(self.own.statuses())
-        for rank in range(self.size):
-            status = None if rank in self.ended else self.channel.reported(rank)
-            if status is not None:
-                self.ended[rank] = status
+        """Exit statuses of the ranks that have ended; of those that nobody can report any more, that of the own one."""
+        own = self.own.statuses()
+        self.ended.update(own)
+        try:
+            for rank in range(self.size):
+                status = None if rank in self.ended else self.channel.reported(rank)
+                if status is not None:
+                    self.ended[rank] = status
+        except dist.DistError:  # who keeps the store is gone, after which all of them keep a checkpoint and end
+            self.ended.update({rank: status for status in own.values() for rank in range(self.size)})
         return self.ended
 
     def tell(self, number: int) -> None:
         """Send a signal to the ranks that run."""
         self.own.tell(number)
-        self.channel.say(Word(tell=number))
+        with suppress(dist.DistError):
+            self.channel.say(Word(tell=number))
 
     def close(self) -> None:
         """Leave no process, and no store."""
@@ -198,6 +204,10 @@ def follow(rank: Rank, store: dist.Store, environment: Mapping[str, str], signal
                 store.set(wish_key(rank.attempt), json.dumps(asdict(signals.wish)))
                 wished = True
         return int(store.get(over))
+    except dist.DistError:  # who keeps the store is gone, and nobody says any more what to do
+        ranks.tell(signal.SIGTERM)
+        ranks.wait(LAST_S)
+        return errors.FAILED
     finally:
         ranks.close()
 
