@@ -59,13 +59,14 @@ class Signals:
         rank: this process.
 
     Attributes:
-        wish: the first that came; None: there is none.
+        wish: the first that came, also of another rank; None: there is none.
     """
 
     def __init__(self, rank: int) -> None:
         self.wish: Wish | None = None
         self._rank = rank
         self._numbers = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        self._first: Wish | None = None
         self._heard_at = 0.0
         self._passed: int | None = None
         self._tell: Callable[[KeyboardInterrupt], object] = lambda error: nothing_began(str(error), rank)
@@ -102,7 +103,7 @@ class Signals:
     def note(self, wish: Wish) -> None:
         """Somebody asks for the end as a signal would."""
         if self.wish is None:
-            self.wish, self._heard_at = wish, time.monotonic()
+            self.wish = wish
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -139,12 +140,14 @@ class Signals:
                 os.kill(process, number)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        name, first = signal.Signals(number).name, self.wish is None
-        if self._over or (not first and time.monotonic() - self._heard_at < SAME_S):
+        name, before, now = signal.Signals(number).name, self._first, time.monotonic()
+        if self._over or (before and now - self._heard_at < SAME_S):
             return
-        self.note(Wish(name, self._rank))
-        if not self._notes or not first:
-            raise self._ending(name, self.wish)
+        if before is None:
+            self._first, self._heard_at = Wish(name, self._rank), now
+            self.note(self._first)
+        if not self._notes or before:
+            raise self._ending(name, before)
 
     def _ending(self, name: str, first: Wish | None) -> KeyboardInterrupt:
         return (
@@ -165,7 +168,7 @@ class Signals:
             if at_once:
                 time.sleep(GRACE_S)
                 if not self._over:
-                    why = self._ending(name, self.wish or first)
+                    why = self._ending(name, first)
                     end_with_a_word(partial(self._tell, why), PREEMPTED if isinstance(why, Preempted) else FAILED)
 
 

@@ -147,6 +147,17 @@ def test_a_second_signal_stops_at_once(tmp_path):
     assert kept_after(done.run_dir) == []
 
 
+def test_the_first_signal_of_a_rank_is_not_a_second_one_after_the_wish_of_another_rank(monkeypatch):
+    monkeypatch.setattr(signals, "SAME_S", 0.0)
+    others, heard = signals.Wish("SIGTERM", 1), signals.Signals(0)
+    heard.note(others)
+    with heard.noted():
+        heard._hear(signal.SIGTERM, None)
+        with pytest.raises(signals.Terminated, match="by SIGINT, a second signal after SIGTERM on rank 0"):
+            heard._hear(signal.SIGINT, None)
+    assert heard.wish == others
+
+
 def test_a_signal_before_the_first_step_ends_all_ranks_and_loses_nothing(tmp_path):
     done = launch(tmp_path, 2, *ENDLESS, "model._target_=tests.launcher.parts.SignalledWhenBuilt")
     assert done.status == 75, done.error
@@ -212,9 +223,8 @@ def test_ranks_agree_four_times_a_second_on_a_wish_and_on_the_clock_of_rank_zero
             decisions.append(agreement.after(step))
         return decisions
 
-    nothing, keeps, stops = Decision(), Decision(keep=True), Decision(stop=signals.Wish("SIGTERM", 1))
+    nothing, stops = Decision(), Decision(stop=signals.Wish("SIGTERM", 1))
     # After the first step every second one: 1, 3, 5, ...; rank 0 keeps every second of its clock.
     expected = [nothing] * 15
     expected[10], expected[12], expected[14] = Decision(stops.stop, keep=True), stops, stops
-    assert keeps not in expected
     assert simulate(2, agree) == [expected, expected]
