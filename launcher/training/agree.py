@@ -12,8 +12,9 @@ import torch.distributed as dist
 from launcher.processes.signals import ASKERS, Wish
 
 PERIOD_S = 0.25
-MOST_STEPS = 64
-"""The most steps between two agreements: a step that suddenly takes long must not delay one by minutes."""
+MOST_STEPS = 16
+"""The most steps between two agreements: where steps suddenly take a second, the next agreement comes well before the
+30 s are over after which torchrun kills ranks that it asked to end."""
 HALF = 32
 """Bits of a number that hold a rank."""
 
@@ -110,6 +111,6 @@ def steps_between(seconds_per_step: float) -> int:
     """The steps between two agreements of ranks that agree four times a second.
 
     >>> [steps_between(seconds) for seconds in (0.0, 0.001, 0.05, 0.2, 3.0)]
-    [64, 64, 5, 1, 1]
+    [16, 16, 5, 1, 1]
     """
     return max(1, min(MOST_STEPS, int(PERIOD_S / max(seconds_per_step, 1e-9))))
