@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import NoReturn
 
 from launcher.processes.early import end_on_signals
-from launcher.processes.environment import launcher_of
+from launcher.processes.environment import take_launcher
 
 
 def main() -> NoReturn:
     """Run the command and end the process with its exit status."""
     end_on_signals()
-    launcher = launcher_of(os.environ)  # it may be gone before torch is loaded
+    launcher = take_launcher(os.environ)  # it may be gone before torch is loaded
     # Read when torch is loaded: OpenMP threads that spin for long starve each other on a busy machine, and a
     # thousand turns cost a quiet one nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from launcher.processes.errors import SettingsError
@@ -187,9 +187,9 @@ class World:
         }
 
 
-def launcher_of(environment: Mapping[str, str]) -> int:
-    """The process that started this one, which may be gone by now."""
-    return int(environment.get(LAUNCHER) or os.getppid())
+def take_launcher(environment: MutableMapping[str, str]) -> int:
+    """The process that started this one, which may be gone by now; what this one starts is not told of it."""
+    return int(environment.pop(LAUNCHER, "") or os.getppid())
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,10 @@
 """Which process this is, from torchrun's variables, from Slurm's, or from neither."""
 
+import os
+
 import pytest
 
-from launcher.processes.environment import Rank
+from launcher.processes.environment import LAUNCHER, Rank, take_launcher
 from launcher.processes.errors import SettingsError
 
 TORCHRUN = {
@@ -93,3 +95,10 @@ def test_variables_that_are_incomplete_or_no_numbers_are_refused(variables, mess
 def test_several_nodes_are_told_from_one(name):
     assert not RANKS[name][1].one_node
     assert RANKS["srun on one node"][1].one_node
+
+
+def test_the_launcher_of_a_rank_is_not_that_of_what_the_rank_starts():
+    environment = {LAUNCHER: "7", "PATH": "/bin"}
+    assert take_launcher(environment) == 7
+    assert environment == {"PATH": "/bin"}
+    assert take_launcher(environment) == os.getppid()
