@@ -27,6 +27,11 @@ def four_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
 
 
+@pytest.fixture
+def no_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
 REFUSED = {
     "no number of processes": ({"processes": "four"}, "launch.processes=four is no number of processes; or set auto"),
     "no processes": ({"processes": 0}, "launch.processes=0 is too small: the least is 1"),
@@ -127,6 +132,7 @@ def test_what_nobody_would_do_is_refused(name):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.usefixtures("no_devices")
 def test_cuda_devices_that_are_asked_for_must_be_there():
     with pytest.raises(SettingsError, match=r"launch\.processes=2 needs 2 CUDA devices, and this node shows 0; set"):
         starts_ranks(LaunchConfig(processes=2, device="cuda"), ALONE)
@@ -159,6 +165,7 @@ def test_ranks_are_counted_and_started_by_one(settings, rank, ranks, here, start
     assert starts_ranks(launch, rank) == starts
 
 
+@pytest.mark.usefixtures("no_devices")
 def test_without_devices_auto_is_one_process():
     assert launch_of(LaunchConfig(processes="auto", max_restarts=1)).processes == 1
 

@@ -1,4 +1,4 @@
-"""When the process that launched a run is gone, however it went, nothing is left of the run after ten seconds."""
+"""When the process that launched a run is gone, however it went, the processes of the run end by themselves."""
 
 import sys
 
@@ -9,7 +9,6 @@ from tests.launcher.test_signals import ENDLESS, check_preempted, trains, wait_f
 from tests.launcher.test_torchrun import start, torchrun
 
 WORDS = (*ENDLESS, "hydra.run.dir=run", "data.workers=1")
-GONE_S = 20.0
 
 
 def descendants(process):
@@ -32,7 +31,7 @@ def test_killed_launchers_leave_nothing_behind_but_a_checkpoint_not_even_a_stopp
             next(rank for rank in map(psutil.Process, found) if rank.environ().get("RANK") == "1").suspend()
         process.kill()
         process.wait()
-    wait_for(lambda: not any(lives(process) for process in left), GONE_S)
+    wait_for(lambda: not any(lives(process) for process in left))
     for process in launchers.values():
         assert "error" not in process.communicate()[1]
     check_preempted(tmp_path / "torchrun" / "run", 1)
