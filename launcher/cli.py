@@ -105,13 +105,13 @@ class Instructions:
         Raises:
             SettingsError: where this rank understands them otherwise, as another version of the package would.
         """
-        other = "this rank reads other settings than rank 0: use the same version of evenshard everywhere"
+        other, remedy = "this rank reads other settings than rank 0", "use the same version of evenshard everywhere"
         try:
             run = RunConfig.from_json(self.run)
         except (TypeError, KeyError) as error:
-            raise SettingsError(other) from error
+            raise SettingsError(f"{other}: {first_line(error)}; {remedy}") from error
         if run.digest != self.digest:
-            raise SettingsError(other)
+            raise SettingsError(f"{other}: their SHA-256 is {run.digest} here, {self.digest} there; {remedy}")
         return run
 
 

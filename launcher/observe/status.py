@@ -94,11 +94,13 @@ def write_preempted(run_dir: Path) -> None:
 
 
 def to_json(value: dict[str, Any]) -> str:
-    """JSON without the NaN and Infinity that most readers refuse."""
+    """JSON without the NaN and Infinity that most readers refuse; they become null."""
     return json.dumps(_finite(value))
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

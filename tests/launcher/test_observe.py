@@ -97,6 +97,7 @@ def test_settings_become_dotted_names():
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):
+    assert to_json({"a": [1, (math.inf, "x")]}) == '{"a": [1, [null, "x"]]}'
     assert to_json({"a": math.nan, "b": {"c": math.inf, "d": 1.5}}) == '{"a": null, "b": {"c": null, "d": 1.5}}'
     write_status(tmp_path, Status(metrics={"train/loss": math.nan}))
     assert json.loads((tmp_path / "status.json").read_text())["metrics"] == {"train/loss": None}
