@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None, launcher: int | None = None) -> int
     except SettingsError as error:
         _say(f"error: {error}")
         return WRONG_SETTINGS
-    except dist.DistError as error:
+    except (dist.DistError, OSError) as error:
         _say(f"error: rank {rank.rank} cannot meet the others at {rank.host}:{rank.port}: {first_line(error)}")
         return FAILED
     except Preempted as signal:

@@ -21,6 +21,7 @@ from launcher.processes.errors import SettingsError
 from launcher.processes.failures import AnotherFailedError, failure_key
 from launcher.processes.network import address_towards, interface_of, is_loopback
 from launcher.processes.signals import Signals
+from launcher.processes.store import HERE, new_store
 
 NAMESPACE = "evenshard"
 MEETING_TIMEOUT = timedelta(seconds=600)
@@ -30,11 +31,18 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def meet(rank: Rank) -> dist.Store:
-    """The store that all ranks of the run share; it outlives an elastic restart where an agent keeps it."""
+    """The store that all ranks of the run share; it outlives an elastic restart where an agent keeps it.
+
+    Raises:
+        DistError: where the ranks do not meet.
+        OSError: where somebody else has the port.
+    """
     if rank.world_size == 1 and rank.started_by == "python":
         return dist.HashStore()
     if rank.has_agent:
         store, _, _ = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
+    elif rank.rank == 0 and rank.one_node and rank.host == HERE:
+        store = new_store(port=rank.port, ranks=rank.world_size, timeout=MEETING_TIMEOUT)
     else:
         store = dist.TCPStore(rank.host, rank.port, rank.world_size, is_master=rank.rank == 0, timeout=MEETING_TIMEOUT)
     return dist.PrefixStore(NAMESPACE, store)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 
 import psutil
 import pytest
@@ -65,3 +66,20 @@ def test_an_interface_that_the_user_chose_stays(monkeypatch):
     monkeypatch.setenv(group.INTERFACE, "mine")
     group._reach_the_other_nodes(dist.HashStore(), Rank(world_size=2, local_world_size=1, host="127.0.0.1", port=1), 1)
     assert os.environ[group.INTERFACE] == "mine"
+
+
+def test_the_store_of_ranks_of_one_node_is_closed_to_others():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ranks = [Rank(rank, 2, rank, 2, "127.0.0.1", port, "slurm") for rank in range(2)]
+        with pytest.raises(OSError, match="Address already in use"):
+            group.meet(ranks[0])
+    stores = []
+    other = threading.Thread(target=lambda: stores.append(group.meet(ranks[1])))
+    other.start()
+    stores.append(group.meet(ranks[0]))
+    other.join()
+    stores[0].set("key", "value")
+    assert stores[1].get("key") == b"value"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port)).close()
