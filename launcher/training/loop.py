@@ -160,8 +160,12 @@ class Training:
         """What is due where a run is continued that stopped before that, or did not know it stood at its end."""
         if self.is_over:
             self._tell(self.stepper.learning_rate)
-        owes = self.progress.done.step and self._owes_evaluation
-        return self._evaluate(Decision()) if owes else Decision()
+        if not self.progress.done.step or not self._owes_evaluation:
+            return Decision()
+        asked = self._evaluate(Decision())
+        if self.progress.results is not None:  # it was not given up
+            self.keeper.keep(self.progress)
+        return asked
 
     def _ending(self, asked: Decision) -> Ending:
         if asked.stop and (not self.is_over or self._owes_evaluation):

@@ -91,7 +91,8 @@ class Resumed:
         done = Done(facts.step, facts.epoch, facts.rows)
         best = Best(**facts.best) if facts.best else None
         wait = Wait.restored(facts.wait)
-        return Progress(done, sampler.epoch, 0, window, facts.results, facts.metrics, best, wait)
+        rows = sampler.state_dict()["rows"]
+        return Progress(done, sampler.epoch, rows, window, facts.results, facts.metrics, best, wait)
 
     def _put_states(self, parts: Parts, settings: Mapping[str, Any]) -> None:
         """Those of task, loss and the like; a loss with other settings holds to those, as the optimizer does."""

@@ -45,6 +45,13 @@ def kept_after(run_dir):
     return [int(path.name[5:]) for path in sorted(store.generations(run_dir / "checkpoints"))]
 
 
+def evaluations_kept(run_dir):
+    """What each generation knows of evaluations, oldest first."""
+    folders = sorted(store.generations(run_dir / "checkpoints"))
+    facts = [json.loads((folder / "run.json").read_text()) for folder in folders]
+    return [(found["step"], found["results"], found["best"]) for found in facts]
+
+
 def state_of(run_dir):
     return json.loads((run_dir / "status.json").read_text())
 
@@ -99,12 +106,14 @@ def test_loader_workers_are_signalled_too_and_the_run_is_kept(tmp_path):
 
 @pytest.mark.parametrize("step", [2, 3, 6], ids=["amid an epoch", "before an evaluation", "at the end"])
 def test_a_run_that_was_preempted_ends_as_if_it_were_not(tmp_path, step):
-    whole = launch(tmp_path / "whole", 1, *SURVIVOR, *signalled(step=99))
-    first = launch(tmp_path / "again", 1, *SURVIVOR, *signalled(step=step))
+    words = (*SURVIVOR, "checkpoint.keep_best=-loss")
+    whole = launch(tmp_path / "whole", 1, *words, *signalled(step=99))
+    first = launch(tmp_path / "again", 1, *words, *signalled(step=step))
     assert first.status == 75
     assert check_preempted(first.run_dir, 1) == step
-    again = launch(tmp_path / "again", 1, *SURVIVOR, *signalled(step=step))
+    again = launch(tmp_path / "again", 1, *words, *signalled(step=step))
     assert again.status == 0, again.error
+    assert evaluations_kept(again.run_dir) == evaluations_kept(whole.run_dir)
     assert lines_without_speed(again) == lines_without_speed(whole)
     assert again.state["weights_sha256"] == whole.state["weights_sha256"]
 
