@@ -161,6 +161,23 @@ class Snapshots:
     states: Mapping[str, Any]
 
 
+def check_restorable(kept: Snapshots) -> None:
+    """Refuse what could be written, and then not be read back.
+
+    Raises:
+        SettingsError: with the name of the part.
+    """
+    name = "model"
+    try:
+        for name, state in {name: kept.weights, **kept.training, **kept.states}.items():  # noqa: B020 - it is told
+            read_state(name, to_bytes(state))
+    except Exception as error:  # tensors of a user's own kind fail in ways of their own
+        raise SettingsError(
+            f"{name}: a checkpoint could not be restored: its state_dict() cannot be read back without running code; "
+            "let it give tensors of torch, numbers, texts, lists and mappings"
+        ) from error
+
+
 def files_of(facts: Facts, kept: Snapshots) -> dict[str, bytes]:
     """The files of a generation."""
     states = {STATES: to_bytes(kept.states)} if kept.states else {}

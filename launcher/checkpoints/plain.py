@@ -46,7 +46,7 @@ class Copies:
 
 
 def snapshot(place: str, value: Any, copy: Callable[[Tensor], Tensor]) -> Any:
-    """``value`` as it is now: tensors copied, numpy's numbers as Python's.
+    """``value`` as it is now: tensors copied, numpy's numbers as Python's, lists and tuples of other kinds plain.
 
     Args:
         place: what it is the state of, for the message.
@@ -64,9 +64,12 @@ def snapshot(place: str, value: Any, copy: Callable[[Tensor], Tensor]) -> Any:
         return value
     if isinstance(value, Mapping):
         kind: Any = type(value) if type(value) in MAPPINGS else dict
-        return kind({key: snapshot(f"{place}[{key!r}]", item, copy) for key, item in value.items()})
+        return kind(
+            {snapshot(place, key, copy): snapshot(f"{place}[{key!r}]", item, copy) for key, item in value.items()}
+        )
     if isinstance(value, list | tuple):
-        return type(value)([snapshot(f"{place}[{number}]", item, copy) for number, item in enumerate(value)])
+        kind = list if isinstance(value, list) else tuple
+        return kind(snapshot(f"{place}[{number}]", item, copy) for number, item in enumerate(value))
     raise SettingsError(
         f"{place}: a checkpoint cannot keep {type(value).__module__}.{type(value).__qualname__}: reading it back would "
         "run code; let state_dict() give tensors, numbers, texts, lists and mappings"

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from launcher.checkpoints import store
-from launcher.checkpoints.generation import Facts, Snapshots, files_of
+from launcher.checkpoints.generation import Facts, Snapshots, check_restorable, files_of
 from launcher.checkpoints.identity import identity_of
 from launcher.checkpoints.plain import Copies, snapshot
 from launcher.checkpoints.state import snapshot_of
@@ -96,15 +97,17 @@ class Keeper:
         """Refuse to begin where nothing could be kept.
 
         Raises:
-            SettingsError: where a state holds an object, the folder cannot be written, or the disk is too full.
+            SettingsError: where a state holds an object or could not be restored, the folder cannot be written, or the
+                disk is too full.
         """
         sizes: list[int] = []
 
         def measure(tensor: Tensor) -> Tensor:
             sizes.append(tensor.numel() * tensor.element_size())
-            return tensor
+            common = type(tensor) in (Tensor, nn.Parameter)
+            return torch.empty(0, dtype=tensor.dtype) if common else tensor.detach()
 
-        self._snapshots(measure)
+        check_restorable(self._snapshots(measure))
         if self.writer is None:
             return
         try:

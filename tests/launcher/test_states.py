@@ -1,10 +1,14 @@
 """Whatever task, loss and model keep beside weights is part of a checkpoint."""
 
+import enum
+from collections import namedtuple
+
 import pytest
 import torch
 from torch import nn
 
-from launcher.checkpoints.plain import Copies
+from launcher.checkpoints.generation import Snapshots, check_restorable
+from launcher.checkpoints.plain import Copies, read_state, snapshot, to_bytes
 from launcher.checkpoints.stateful import UnsavedBuffers, put_states, snapshot_states, stateful
 from launcher.processes.errors import SettingsError
 from tests.launcher.command import Line, in_turn
@@ -100,3 +104,31 @@ def test_a_state_is_a_mapping():
     task.state_dict = lambda: [1]
     with pytest.raises(SettingsError, match=r"^task: state_dict\(\) gives list; let it give a mapping$"):
         snapshot_states({"task": task}, Copies().of)
+
+
+class Rows(list):
+    """A list of a user's own."""
+
+
+Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - as users write it
+Kind = enum.Enum("Kind", ["A"])
+
+
+class OwnTensor(torch.Tensor):
+    """A tensor of a user's own."""
+
+
+def test_lists_and_tuples_of_any_kind_are_kept_as_plain_ones_and_keys_must_be_plain():
+    state = {"rows": Rows([1, Pair(2, "x")]), (1, "a"): torch.Size([3])}
+    kept = read_state("there", to_bytes(snapshot("task", state, Copies().of)))
+    assert kept == {"rows": [1, (2, "x")], (1, "a"): torch.Size([3])}
+    assert [type(kept["rows"]), type(kept["rows"][1])] == [list, tuple]
+    with pytest.raises(SettingsError, match=r"^task\['kinds'\]: a checkpoint cannot keep .*\.test_states\.Kind: "):
+        snapshot("task", {"kinds": {Kind.A: 1}}, Copies().of)
+
+
+def test_a_state_that_could_not_be_read_back_is_refused_by_name():
+    model = {"weight": torch.ones(2)}
+    check_restorable(Snapshots(model, {"optimizer": {"state": {0: {"step": 1}}}}, {"task": {}}))
+    with pytest.raises(SettingsError, match=r"^task: a checkpoint could not be restored: "):
+        check_restorable(Snapshots(model, {}, {"task": {"own": torch.ones(2).as_subclass(OwnTensor)}}))
