@@ -14,7 +14,7 @@ def young_s(save_s: float, failure_s: float) -> float:
     J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974).
 
     Args:
-        save_s: seconds that a checkpoint takes.
+        save_s: seconds that a checkpoint costs.
         failure_s: seconds between two failures, on average.
 
     >>> young_s(save_s=0.5, failure_s=14_400)
@@ -41,7 +41,12 @@ class Interval:
         """Seconds between two checkpoints as things are now; None: none is due by the clock."""
         return self._seconds
 
-    def saved(self, save_s: float) -> None:
-        """A checkpoint took so many seconds."""
+    def saved(self, waited_s: float, write_s: float) -> None:
+        """A checkpoint was kept.
+
+        Args:
+            waited_s: seconds for which training waited, which are its cost.
+            write_s: seconds until it was written: the next is not due before that.
+        """
         if self._failure_s is not None:
-            self._seconds = young_s(save_s, self._failure_s)
+            self._seconds = max(young_s(waited_s, self._failure_s), write_s)

@@ -44,12 +44,14 @@ class Outcome:
 
     Attributes:
         step: after which it was taken.
-        seconds: that writing it took.
+        waited_s: seconds for which training waited for it.
+        write_s: seconds that writing it took.
         error: why it was not kept; None: it was.
     """
 
     step: int
-    seconds: float
+    waited_s: float
+    write_s: float
     error: str | None = None
 
 
@@ -129,7 +131,9 @@ class Keeper:
             return
         self.settle()
         window = {"losses": losses, "rows": now.window.rows}
-        self.writer.start(partial(self._write, self._facts(now), self._snapshots(Copies().of, window=window)))
+        began = time.perf_counter()
+        kept = self._snapshots(Copies().of, window=window)
+        self.writer.start(partial(self._write, self._facts(now), kept, time.perf_counter() - began))
 
     def look(self) -> None:
         """Tell what became of the last checkpoint, if that is known by now.
@@ -155,7 +159,7 @@ class Keeper:
             return
         self.observer.kept(outcome.step, outcome.error)
         if outcome.error is None:
-            self.interval.saved(outcome.seconds)
+            self.interval.saved(outcome.waited_s, outcome.write_s)
             return
         whole = [folder.name for folder in store.generations(self.root)[:1]]
         lost = (
@@ -198,8 +202,8 @@ class Keeper:
         training = {**training_state(self.stepper, copy), **more}
         return Snapshots(snapshot_of(self.model, copy), training, snapshot_states(self.stateful, copy))
 
-    def _write(self, facts: Facts, kept: Snapshots) -> Outcome:
-        """What the writer does."""
+    def _write(self, facts: Facts, kept: Snapshots, copied_s: float) -> Outcome:
+        """What the writer does with what it took so many seconds to copy."""
         began = time.perf_counter()
         try:
             self.observer.flush()
@@ -209,7 +213,9 @@ class Keeper:
             error = _reason(problem)
         else:
             self._prune(facts)
-        return Outcome(facts.step, time.perf_counter() - began, error)
+        write_s = time.perf_counter() - began
+        beside = self.writer is not None and self.writer.background
+        return Outcome(facts.step, copied_s if beside else copied_s + write_s, write_s, error)
 
     def _prune(self, facts: Facts) -> None:
         try:

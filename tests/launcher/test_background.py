@@ -351,9 +351,11 @@ def test_checkpoints_by_the_clock_are_kept_after_the_same_step_on_all_ranks(tmp_
 def test_the_interval_follows_the_time_of_saving():
     auto, by_clock, never = Interval(None, 14_400), Interval(30, 14_400), Interval()
     for interval in (auto, by_clock, never):
-        interval.saved(2.0)
+        interval.saved(waited_s=2.0, write_s=60.0)
     assert (auto.seconds, by_clock.seconds, never.seconds) == (240, 30, None)
     assert Interval(None, 14_400).seconds == 10
+    auto.saved(waited_s=0.0, write_s=60.0)
+    assert auto.seconds == 60, "one is written at a time"
 
 
 WRONG = {
