@@ -45,9 +45,10 @@ status=$?
 
 REQUEUE = f"""\
 # Told to stop, with a checkpoint: back into the queue, to continue there; not where somebody cancelled the job.
-if [ "$status" = {PREEMPTED} ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
-  echo "job $SLURM_JOB_ID is put back into the queue, and continues there"
-  scontrol requeue "$SLURM_JOB_ID"
+job=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_}}${{SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}}
+if [ "$status" = {PREEMPTED} ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ]; then
+  echo "job $job is put back into the queue, and continues there"
+  scontrol requeue "$job"
 fi
 """
 

@@ -2,11 +2,15 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import yaml
 
+from launcher.configure.launch import LaunchConfig
+from launcher.configure.slurm import SlurmConfig
 from launcher.slurm.queue import tasks_in_queue
+from launcher.slurm.script import Place, array_script
 from tests.launcher.cluster import CAN_START, NEEDS, PATIENCE_S, CannotStartError, cluster
 from tests.launcher.command import CONFIGS, TINY, Line, in_turn, launch
 from tests.launcher.test_resume import lines_without_speed
@@ -51,7 +55,8 @@ def submitted(slurm, tmp_path_factory):
         "sweep": ("-m", *TINY, "launch.engine=slurm", "seed=1,2", "sweep.parallel=1", "hydra.sweep.dir=sweep"),
         "nowhere": (*TINY, *ON_ONE, "launch.slurm.partition=nowhere"),
     }
-    ended = in_turn(*(Line(folder / name, words, on_the_cluster) for name, words in lines.items()))
+    places = {name: folder / (ODD_FOLDER if name == "odd" else name) for name in lines}
+    ended = in_turn(*(Line(places[name], words, on_the_cluster) for name, words in lines.items()))
     return dict(zip(lines, ended, strict=True))
 
 
@@ -100,6 +105,22 @@ def test_the_jobs_of_a_sweep_are_tasks_of_an_array(submitted):
     wait_for(lambda: states() == ["finished", "finished"], PATIENCE_S)
     digests = [json.loads((told.folder / "sweep" / n / "status.json").read_text())["weights_sha256"] for n in "01"]
     assert len(set(digests)) == 2
+
+
+def test_each_task_of_an_array_goes_back_by_itself(slurm, tmp_path):
+    launcher = tmp_path / "python"
+    launcher.write_text('#!/bin/bash\necho "$4 ${SLURM_RESTART_COUNT:-0}"\n[ -n "$SLURM_RESTART_COUNT" ] || exit 75\n')
+    launcher.chmod(0o755)
+    launch = LaunchConfig(engine="slurm", slurm=SlurmConfig(python=str(launcher)))
+    script = tmp_path / "slurm.sh"
+    orders = {number: Path(f"/order/{number}") for number in (1, 2)}
+    script.write_text(array_script(launch, orders, None, Place(tmp_path, "%a.out", tmp_path), "python"))
+    array = slurm.run("sbatch", "--parsable", str(script))
+    for number in orders:
+        slurm.wait(f"{array}_{number}", "COMPLETED", "FAILED", "CANCELLED")
+        printed = (tmp_path / f"{number}.out").read_text().splitlines()
+        assert [line for line in printed if line.startswith("/order")] == [f"/order/{number} {n}" for n in (0, 1)]
+        assert f"job {array}_{number} is put back into the queue, and continues there" in printed
 
 
 def test_the_tasks_that_are_not_over_are_known(slurm, monkeypatch):

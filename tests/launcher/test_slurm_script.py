@@ -76,9 +76,10 @@ wait "$step"
 status=$?
 
 # Told to stop, with a checkpoint: back into the queue, to continue there; not where somebody cancelled the job.
-if [ "$status" = 75 ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
-  echo "job $SLURM_JOB_ID is put back into the queue, and continues there"
-  scontrol requeue "$SLURM_JOB_ID"
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}
+if [ "$status" = 75 ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ]; then
+  echo "job $job is put back into the queue, and continues there"
+  scontrol requeue "$job"
 fi
 exit "$status"
 """
@@ -266,6 +267,11 @@ def test_only_a_preempted_run_goes_back_into_the_queue(tmp_path, stand_ins, stat
     assert job.returncode == int(status)
     assert told(tmp_path) == expected
     assert ("is put back" in output) == bool(expected)
+
+
+def test_of_an_array_only_the_task_goes_back(tmp_path, stand_ins):
+    start(tmp_path, stand_ins, STATUS="75", SLURM_ARRAY_JOB_ID="12001", SLURM_ARRAY_TASK_ID="3").communicate()
+    assert told(tmp_path) == "requeue 12001_3\n"
 
 
 def test_a_job_of_one_node_needs_no_place_to_meet(tmp_path, stand_ins):
