@@ -15,6 +15,7 @@ from launcher.files import holder_of
 from launcher.observe.status import NAME as STATUS
 from launcher.observe.status import Status, read_status
 from launcher.processes.errors import SettingsError
+from launcher.sweep.order import NAME as ORDER
 from samplers.words import counted
 
 SHOWN = 16
@@ -58,6 +59,8 @@ def inspect_text(run_dir: Path) -> str:
     root = run_dir / store.FOLDER
     found = [look_at(folder) for folder in store.generations(root) if folder.exists()]
     if not (found or (run_dir / CONFIG).exists() or (run_dir / STATUS).exists()):
+        if (run_dir / ORDER).exists():
+            return f"run folder       {run_dir}\nstate            not begun: it waits for its turn"
         raise SettingsError(
             f"{run_dir} is no run folder: it has neither {CONFIG} nor {STATUS} nor {store.FOLDER}/step_*"
         )

@@ -57,8 +57,9 @@ def told(tmp_path_factory):
 
         return set_path
 
-    lines = [Line(folder / name, (*HERE, *words), before(name)) for name, words in LINES.items()]
-    return dict(zip(LINES, in_turn(*lines), strict=True))
+    lines = {name: Line(folder / name, (*HERE, *words), before(name)) for name, words in LINES.items()}
+    lines["queued"] = Line(folder / "queued", ("inspect", str(folder / "submitted" / "run")))
+    return dict(zip(lines, in_turn(*lines.values()), strict=True))
 
 
 def script_of(ended):
@@ -93,6 +94,11 @@ def test_the_job_finds_the_settings_as_they_were(told):
     assert f"{sys.executable} -m launcher --job {folder}/job.json\n" in text
     assert "launch.processes=4\n" in text
     assert f"#SBATCH --chdir={ended.folder}\n" in text
+
+
+def test_a_run_whose_job_waits_is_told_of(told):
+    folder = told["submitted"].folder / "run"
+    assert told["queued"].output == f"run folder       {folder}\nstate            not begun: it waits for its turn\n"
 
 
 def test_devices_that_would_idle_are_told_before_the_job_waits(told):
