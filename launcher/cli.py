@@ -61,7 +61,7 @@ from launcher.run import start
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = "remembered"
+REMEMBERED, ORDERS, RESTARTS = "remembered", "orders", "restarts"
 PATIENCE_S = 20.0
 SECOND_S = 1.0
 
@@ -204,9 +204,8 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
     The run folder is this rank's own until ``held`` is closed.
     """
     try:
-        if store.check([REMEMBERED]):
-            return _again(Instructions.from_json(store.get(REMEMBERED).decode()), held)
-        instructions = _prepare(words, rank, signals, held)
+        before = remembered(rank, store)
+        instructions = _again(before, held) if before else _prepare(words, rank, signals, held)
     except SettingsError as error:
         _say(f"error: {error}")
         instructions = Instructions(exit_status=WRONG_SETTINGS)
@@ -218,8 +217,24 @@ def prepare(words: list[str], rank: Rank, store: dist.Store, signals: Signals, h
     except (Exception, SystemExit):  # noqa: BLE001 - the other ranks wait for an answer
         _say(traceback.format_exc())
         return Instructions(exit_status=FAILED)
-    store.set(REMEMBERED, instructions.to_json())
+    for key in (REMEMBERED,) if instructions.exit_status is not None else (REMEMBERED, ORDERS):
+        store.set(key, instructions.to_json())
     return instructions
+
+
+def remembered(rank: Rank, store: dist.Store) -> Instructions | None:
+    """On rank 0: what was found out before its agent started the ranks again; None: nothing.
+
+    Ranks that were stopped for other nodes to take part were not preempted: their agent counted no restart.
+    """
+    before = store.get(RESTARTS) if store.check([RESTARTS]) else b""
+    store.set(RESTARTS, str(rank.restarts))
+    if not store.check([REMEMBERED]):
+        return None
+    found = Instructions.from_json(store.get(REMEMBERED).decode())
+    if found.exit_status != PREEMPTED or before != str(rank.restarts).encode():
+        return found
+    return Instructions.from_json(store.get(ORDERS).decode()) if store.check([ORDERS]) else None
 
 
 def _again(instructions: Instructions, held: ExitStack) -> Instructions:

@@ -14,6 +14,8 @@ from torch.distributed import Store
 from launcher.processes.environment import Rank
 
 ASKED = "attempt/asked"
+BEGUN = "attempt/begun"
+SEVERAL = "attempt/several nodes"
 
 
 class Attempt:
@@ -41,13 +43,17 @@ def agreed(rank: Rank, store: Store) -> tuple[Rank, Attempt | None]:
     """This rank as one of the attempt that all of them belong to; on rank 0, what tells the others.
 
     Returns:
-        The rank as it is where one agent counts for all, or a scheduler does.
+        The rank as it is where only one agent has counted so far, or a scheduler does.
     """
-    if rank.one_node or not rank.store_outlives_ranks:
+    if not rank.store_outlives_ranks:
         return rank, None
-    if rank.rank:
+    one_agent = rank.one_node and not store.check([SEVERAL])
+    if rank.rank and not one_agent:
         name = uuid.uuid4().hex
         store.set(f"{ASKED}/{store.add(ASKED, 1)}", name)
         return replace(rank, attempt=int(store.get(f"attempt/{name}"))), None
-    number = store.add("attempt/begun", 1) - 1
+    number = store.add(BEGUN, 0 if rank.rank else 1) - 1
+    if one_agent:
+        return rank, None
+    store.set(SEVERAL, "")
     return replace(rank, attempt=number), Attempt(store.clone(), number)

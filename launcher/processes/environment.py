@@ -30,7 +30,8 @@ class Rank:
         host: address of the store that the ranks meet at; empty for a single process.
         port: port of that store.
         started_by: ``torchrun``, ``slurm``, ``launcher`` (by launch.processes) or ``python``.
-        attempt: how often an elastic agent has restarted the run.
+        attempt: how often the ranks of the run were started before.
+        restarts: how often the elastic agent of this node has restarted its ranks because some failed.
         max_restarts: how often it will at most.
         own_cores: cores that are this rank's alone; 0: those of the node are shared.
         store_outlives_ranks: whether the store is kept by torchrun's agent rather than by rank 0.
@@ -49,6 +50,7 @@ class Rank:
     own_cores: int = 0
     has_launcher: bool = False
     max_restarts: int = 0
+    restarts: int = 0
 
     @property
     def has_agent(self) -> bool:
@@ -95,6 +97,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> Rank:
         store_outlives_ranks=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         has_launcher="TORCHELASTIC_RUN_ID" in environment,
         max_restarts=_number(environment, "TORCHELASTIC_MAX_RESTARTS", default=0),
+        restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
     )
 
 

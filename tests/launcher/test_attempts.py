@@ -12,7 +12,8 @@ from tests.launcher.command import TINY, launch
 
 
 def rank_of_nodes(rank, **more):
-    return Rank(rank=rank, world_size=2, local_world_size=1, started_by="torchrun", store_outlives_ranks=True, **more)
+    given = {"local_world_size": 1, **more}
+    return Rank(rank=rank, world_size=2, started_by="torchrun", store_outlives_ranks=True, **given)
 
 
 def test_rank_zero_counts_and_tells_who_asks_and_who_does_not_hear_it_any_more():
@@ -30,9 +31,22 @@ def test_rank_zero_counts_and_tells_who_asks_and_who_does_not_hear_it_any_more()
     assert store.get("attempt/a slow one") == b"1"
 
 
-def test_on_one_node_its_agent_counts():
-    one = Rank(rank=1, world_size=2, local_world_size=2, started_by="torchrun", store_outlives_ranks=True, attempt=3)
-    assert agreed(one, dist.HashStore()) == (one, None)
+def test_on_one_node_its_agent_counts_until_there_were_several():
+    store = dist.HashStore()
+    alone = rank_of_nodes(0, attempt=3, local_world_size=2)
+    assert agreed(alone, store) == (alone, None)
+    assert agreed(replace(alone, rank=1), store) == (replace(alone, rank=1), None)
+    assert agreed(rank_of_nodes(0), store)[0].attempt == 1
+    assert agreed(alone, store)[0].attempt == 2
+
+
+def test_who_was_stopped_for_other_nodes_to_take_part_was_not_preempted():
+    store, run = dist.HashStore(), cli.Instructions(run_dir="run")
+    assert cli.remembered(Rank(), store) is None
+    store.set(cli.ORDERS, run.to_json())
+    store.set(cli.REMEMBERED, cli.Instructions(exit_status=75).to_json())
+    assert cli.remembered(Rank(), store) == run
+    assert cli.remembered(Rank(restarts=1), store).exit_status == 75
 
 
 def test_ranks_whose_agents_count_differently_run_together(tmp_path):

@@ -37,7 +37,7 @@ RANKS = {
     "torchrun": (TORCHRUN, Rank(5, 8, 1, 4, "node0", 29400, "torchrun", 0)),
     "torchrun, restarted": (
         {**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"},
-        Rank(5, 8, 1, 4, "node0", 29400, "torchrun", 2),
+        Rank(5, 8, 1, 4, "node0", 29400, "torchrun", 2, restarts=2),
     ),
     "torchrun inside Slurm": ({**SLURM, **TORCHRUN}, Rank(5, 8, 1, 4, "node0", 29400, "torchrun", 0)),
     "one node by hand": (
