@@ -58,7 +58,7 @@ def assemble(
     """Put the parts of a training together, in the state they were kept in if any; says what will happen."""
     assert parts.train is not None, "mode=train builds data.train"  # noqa: S101 - our own mistake
     train = seeded(run, parts.train, "data.train")
-    sampler = _sampler(run, plan, context.rank, train)
+    sampler = sampler_of(run, plan, context.rank, train, compare_ranks=plan.active > 1)
     report = sampler.report()
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
     stepper = _stepper(run, context, plan, parts, steps)
@@ -150,14 +150,21 @@ def evaluation_of(run: RunConfig, context: RankContext, parts: Parts) -> Callabl
     return partial(evaluator.evaluate, parts.model, rows)
 
 
-def _sampler(run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any]) -> FixedGlobalBatchSampler:
+def sampler_of(
+    run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any], *, compare_ranks: bool
+) -> FixedGlobalBatchSampler:
+    """What deals ``rows`` to a rank; a collective where ranks are compared.
+
+    Raises:
+        SettingsError: where the order, or the sampler, cannot be made.
+    """
     try:
         return FixedGlobalBatchSampler(
             build_order(run, rows),
             global_size=plan.global_size,
             rank=rank.rank,
             world_size=plan.active,
-            compare_ranks=plan.active > 1,
+            compare_ranks=compare_ranks,
             dataset=rows,
             tail=run.batch.tail,
             min_per_device=plan.min_per_device,

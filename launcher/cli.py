@@ -27,7 +27,7 @@ from launcher.configure.start import first_rank, launch_of, starts_ranks, with_w
 from launcher.context import RankContext
 from launcher.observe.logs import log_to
 from launcher.observe.status import Status, write_failure, write_preempted, write_status
-from launcher.plan import plan_text
+from launcher.plan import plan_here
 from launcher.processes.attempts import agreed
 from launcher.processes.early import nothing_began
 from launcher.processes.environment import Rank
@@ -270,7 +270,8 @@ def _of_run(line: CommandLine, words: list[str], rank: Rank, signals: Signals, h
     first = first_rank(composed.run.launch, rank)
     run, notes = for_devices(composed.run, first.world_size)
     if run.mode == "plan":
-        return _answer(plan_text(run, first, composed.run_dir, notes))
+        told = [*line.notes, *notes]
+        return _answer(plan_here(run, first, composed.run_dir, composed.run_dir_is_new, told))
     if starts_ranks(run.launch, rank):
         return Instructions(exit_status=_start(run, words, signals))
     folder, holds_a_run = claim_run_folder(composed.run_dir, composed.run_dir_is_new, _continues(run), held)

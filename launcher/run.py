@@ -26,8 +26,7 @@ from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
 from launcher.observe.observer import Done
 from launcher.observe.status import to_json
-from launcher.processes.errors import SettingsError
-from launcher.processes.group import process_group, tell_the_end, wait_for_the_end
+from launcher.processes.group import backend_of, process_group, tell_the_end, wait_for_the_end
 from launcher.training.check import check_same_rows, check_test_rows, check_training_rows, same_everywhere
 from launcher.training.compute import Compute, exactly
 from launcher.training.repeats import check_repeats
@@ -47,14 +46,14 @@ def start(run: RunConfig, context: RankContext) -> str:
         SettingsError: for whatever turns out to be wrong before training.
     """
     if run.mode == "evaluate":
-        with _group(run, context, context.rank.world_size), _exactly(run):
+        with _group(run, context, context.rank.world_size), exactly_if_asked(run):
             return evaluate(run, context)
     plan = plan_of(run, context.rank.world_size)
     if context.rank.rank >= plan.active:
         context.watch.stand_apart()
         with context.signals.noted():
             return wait_for_the_end(context.store, context.rank, context.signals)
-    with _group(run, context, plan.active), _exactly(run):
+    with _group(run, context, plan.active), exactly_if_asked(run):
         state = train(run, context, plan)
         with suppress(dist.DistError):  # the launcher is gone, and nobody waits any more
             if context.rank.rank == 0:
@@ -71,7 +70,7 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     parts = build_parts(run, context.device)
     if run.checkpoint.load and resumed is None:
         log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
-    _check(run, parts, compute_of(run, context))
+    check_parts(run, parts, compute_of(run, context))
     training = assemble(run, context, plan, parts, resumed)
     if resumed is not None and resumed.told and training.is_over:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
@@ -96,7 +95,7 @@ def evaluate(run: RunConfig, context: RankContext) -> str:
     parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
     take_states(Path(source), run, parts)
-    _check(run, parts, compute_of(run, context))
+    check_parts(run, parts, compute_of(run, context))
     observer = observer_of(run, context, context.rank.world_size)
     observer.began({})
     if context.rank.rank == 0:
@@ -112,23 +111,24 @@ def _export(run: RunConfig, context: RankContext, model: nn.Module) -> None:
         log.info("weights for others: %s", export_weights(model, context.run_dir))
 
 
-def _exactly(run: RunConfig) -> AbstractContextManager[None]:
+def exactly_if_asked(run: RunConfig) -> AbstractContextManager[None]:
+    """The context in which a run computes."""
     return exactly() if run.batch.exact else nullcontext()
 
 
 @contextmanager
 def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[None]:
-    backend = (
-        {"cuda": "nccl", "cpu": "gloo"}[context.device.type] if run.launch.backend == "auto" else run.launch.backend
-    )
-    if backend == "nccl" and context.device.type != "cuda":
-        raise SettingsError("launch.backend=nccl needs CUDA devices, and this run has none; set launch.backend=gloo")
+    backend = backend_of(run.launch.backend, context.device)
     with process_group(context.store, context.rank, world_size, backend, context.device, run.launch.timeout_s):
         yield
 
 
-def _check(run: RunConfig, parts: Parts, compute: Compute) -> None:
-    """Before anything is trained: the same rows on every rank, and rows that the model can take."""
+def check_parts(run: RunConfig, parts: Parts, compute: Compute) -> None:
+    """Before anything is trained: the same rows on every rank, and rows that the model can take; a collective.
+
+    Raises:
+        SettingsError: where that is not so.
+    """
     same_everywhere({name: len(rows) for name, rows in _datasets(parts).items()})  # type: ignore[arg-type]
     if parts.train is not None:
         check_training_rows(parts.train, parts.model, parts.task, compute)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +13,7 @@ from omegaconf import OmegaConf
 
 from launcher.checkpoints import store
 from launcher.configure.schema import RunConfig
-from launcher.files import InUseError, lock
+from launcher.files import InUseError, holder_of, lock
 from launcher.observe.status import read_status
 from launcher.processes.errors import SettingsError
 
@@ -38,8 +40,7 @@ def claim_run_folder(
     Raises:
         SettingsError: where the folder is a file, cannot be made, is in use or holds a run that is not to be continued.
     """
-    if path.is_file():
-        raise SettingsError(f"hydra.run.dir={path} is a file; give a folder")
+    _check_no_file(path)
     try:
         folder = first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,13 +51,26 @@ def claim_run_folder(
             return folder, True
         (folder / CONFIG).open("x").close()
     except FileExistsError as error:
-        remedy = ", or continue that run with checkpoint.resume=auto" if _has_checkpoints(path) else ""
-        raise SettingsError(
-            f"hydra.run.dir={path} holds a run already; nothing is overwritten: give another folder{remedy}"
-        ) from error
+        raise _holds_a_run(path) from error
     except OSError as error:
-        raise SettingsError(f"hydra.run.dir={path} cannot be used: {error.strerror or error}") from error
+        raise _cannot_be_used(path, error.strerror or str(error)) from error
     return folder, False
+
+
+def check_run_folder(path: Path, always_new: bool, continues: bool) -> None:
+    """Refuse what ``claim_run_folder`` would refuse, and touch nothing; the arguments are the same."""
+    _check_no_file(path)
+    above = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not above.is_dir():
+        raise _cannot_be_used(path, os.strerror(errno.ENOTDIR))
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise _cannot_be_used(path, os.strerror(errno.EACCES))
+    if always_new:
+        return
+    if holder := holder_of(path / LOCK):
+        raise _in_use(path, holder)
+    if (path / CONFIG).exists() and not _never_began(path) and not (continues and _can_continue(path)):
+        raise _holds_a_run(path)
 
 
 def settle_run_folder(path: Path, always_new: bool, continues: bool) -> Path:
@@ -79,15 +93,33 @@ def hold(folder: Path, held: ExitStack, patience_s: float = 0.0, option: str = "
     try:
         held.enter_context(lock(folder / LOCK, patience_s))
     except InUseError as error:
-        raise SettingsError(
-            f"{option}={folder} is in use by {error}; wait until that has ended, or give another folder"
-        ) from error
+        raise _in_use(folder, str(error), option) from error
     store.sweep(folder / store.FOLDER)
 
 
 def to_yaml(run: RunConfig) -> str:
     """The settings as YAML, the form in which the run folder keeps them."""
     return OmegaConf.to_yaml(OmegaConf.create(asdict(run)))
+
+
+def _check_no_file(path: Path) -> None:
+    if path.is_file():
+        raise SettingsError(f"hydra.run.dir={path} is a file; give a folder")
+
+
+def _holds_a_run(path: Path) -> SettingsError:
+    remedy = ", or continue that run with checkpoint.resume=auto" if _has_checkpoints(path) else ""
+    return SettingsError(
+        f"hydra.run.dir={path} holds a run already; nothing is overwritten: give another folder{remedy}"
+    )
+
+
+def _cannot_be_used(path: Path, why: str) -> SettingsError:
+    return SettingsError(f"hydra.run.dir={path} cannot be used: {why}")
+
+
+def _in_use(path: Path, holder: str, option: str = "hydra.run.dir") -> SettingsError:
+    return SettingsError(f"{option}={path} is in use by {holder}; wait until that has ended, or give another folder")
 
 
 def _never_began(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from launcher.configure.launch import LaunchConfig
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.processes.group import cuda_devices
+from samplers.words import counted
 
 if TYPE_CHECKING:
     from launcher.processes.spawn import Launch
@@ -129,7 +130,9 @@ def _check_devices(launch: LaunchConfig) -> None:
     asked, found = processes_here(launch), cuda_devices(launch.device)
     if launch.device == "cpu" or asked <= found or (launch.device == "auto" and found == 0):
         return
+    if found == 0:
+        raise SettingsError("launch.device=cuda: this node shows no CUDA device; set launch.device=cpu")
     raise SettingsError(
-        f"launch.processes={asked} needs {asked} CUDA devices, and this node shows {found}; set launch.processes=auto "
-        "for one per device, or launch.device=cpu"
+        f"launch.processes={asked} needs {counted(asked, 'CUDA device')}, and this node shows {found}; set "
+        "launch.processes=auto for one per device, or launch.device=cpu"
     )

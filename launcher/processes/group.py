@@ -192,12 +192,19 @@ def cuda_devices(wanted: str) -> int:
 
 
 def device_of(rank: Rank, wanted: str) -> torch.device:
-    """The device of this rank: ``auto`` is CUDA where there is any, else the CPU.
+    """The device of this rank, which becomes the current one; errors are those of ``find_device``."""
+    device = find_device(rank, wanted, cuda_devices(wanted))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def find_device(rank: Rank, wanted: str, count: int) -> torch.device:
+    """The device of a rank on a node with ``count`` CUDA devices: ``auto`` is CUDA where there is any, else the CPU.
 
     Raises:
-        SettingsError: where this node has fewer CUDA devices than ranks.
+        SettingsError: where the node has fewer CUDA devices than ranks.
     """
-    count = cuda_devices(wanted)
     if wanted == "cpu" or (wanted == "auto" and count == 0):
         return torch.device("cpu")
     only_one_is_shown = count == 1 and rank.started_by == "slurm"
@@ -207,5 +214,15 @@ def device_of(rank: Rank, wanted: str) -> torch.device:
             f"launch.device={wanted}: local rank {rank.local_rank} needs a CUDA device of its own, this node shows "
             f"{count}; start fewer processes per node or set launch.device=cpu"
         )
-    torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def backend_of(wanted: str, device: torch.device) -> str:
+    """The backend of the process group: ``auto`` is nccl on CUDA, else gloo.
+
+    Raises:
+        SettingsError: for nccl without CUDA.
+    """
+    if wanted == "nccl" and device.type != "cuda":
+        raise SettingsError("launch.backend=nccl needs CUDA devices, and this run has none; set launch.backend=gloo")
+    return {"cuda": "nccl", "cpu": "gloo"}[device.type] if wanted == "auto" else wanted

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from launcher.processes.errors import SettingsError
+from samplers.words import counted
 
 
 class Pool:
@@ -73,8 +74,8 @@ class Devices:
         most = len(self.names) // (processes if self.kind == "cuda" else 1)
         if most == 0:
             raise SettingsError(
-                f"launch.processes={processes} needs {processes} CUDA devices, and there are {len(self.names)}; start "
-                "fewer processes or set launch.device=cpu"
+                f"launch.processes={processes} needs {counted(processes, 'CUDA device')}, and there are "
+                f"{len(self.names)}; start fewer processes or set launch.device=cpu"
             )
         if asked is not None and asked > most:
             raise SettingsError(
@@ -88,6 +89,7 @@ class Devices:
 
     def _too_few(self, jobs: int, processes: int) -> str:
         if self.kind == "cuda":
-            needed = f"{jobs} jobs of {processes} processes need {jobs * processes} CUDA devices"
+            devices = counted(jobs * processes, "CUDA device")
+            needed = f"{jobs} jobs of {counted(processes, 'process')} need {devices}"
             return f"{needed}, and there are {len(self.names)}"
         return f"{jobs} jobs need a core each, and there are {len(self.names)}"

@@ -32,6 +32,7 @@ from launcher.training.patience import Wait
 from launcher.training.progress import Progress, Window
 from launcher.training.step import Stepper
 from samplers import FixedGlobalBatchSampler
+from samplers.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -113,12 +114,28 @@ def find(run: RunConfig, rank: Rank, store: dist.Store, run_dir: Path) -> Resume
             log.info("note: no checkpoint was kept here: the run begins anew")
         return None
     place, folder = where["place"], Path(where["folder"])
+    facts, changes = compare(run, place, folder)
+    if rank.rank == 0:
+        log.info("resumed from     %s", where_it_stands(folder, facts))
+        _say(run, changes)
+    return Resumed(place, folder, facts, where["told"], says=rank.rank == 0)
+
+
+def compare(run: RunConfig, place: str, folder: Path) -> tuple[Facts, settings.Changes]:
+    """What is plain to read about a checkpoint, and the settings that are others than its.
+
+    Raises:
+        SettingsError: where it is of another run.
+    """
     facts = read_facts(place, folder)
     changes = settings.differences(_settings_of(place, facts), run)
     settings.check_same_run(changes, place)
-    if rank.rank == 0:
-        _say(run, folder, facts, changes)
-    return Resumed(place, folder, facts, where["told"], says=rank.rank == 0)
+    return facts, changes
+
+
+def where_it_stands(folder: Path, facts: Facts) -> str:
+    """Where a checkpoint is, and how far its run was."""
+    return f"{folder}: step {facts.step}, epoch {facts.epoch + 1}, {counted(facts.rows, 'row', ',')}"
 
 
 def take_states(source: Path, run: RunConfig, parts: Parts) -> None:
@@ -157,8 +174,7 @@ def stretched(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def _say(run: RunConfig, folder: Path, facts: Facts, changes: settings.Changes) -> None:
-    log.info("resumed from     %s: step %d, epoch %d, %s rows", folder, facts.step, facts.epoch + 1, f"{facts.rows:,}")
+def _say(run: RunConfig, changes: settings.Changes) -> None:
     if changes:
         log.info("note: resumed with other settings: %s", settings.in_words(changes))
     if run.checkpoint.load:

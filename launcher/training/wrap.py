@@ -28,27 +28,16 @@ def wrap(
         averages: whether DistributedDataParallel averages the gradients; else the model stays unwrapped.
 
     Raises:
-        SettingsError: for an option that DistributedDataParallel does not have.
+        SettingsError: as ``check_wrap``, and for what DistributedDataParallel refuses.
     """
     if compiled:
         # Exact mode: one kernel for each size, not one for all that depends on which sizes came first.
         _compile(model, "inductor" if compiled is True else compiled, dynamic=None if averages else False)
-    parameters = inspect.signature(DistributedDataParallel).parameters
-    for name in options:
-        if name in RESERVED:
-            raise SettingsError(f"ddp.{name} is set by the launcher; leave it out")
-        if name not in parameters:
-            raise SettingsError(
-                f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}"
-            )
-    if not averages or not dist.is_initialized() or dist.get_world_size() == 1:
+    several = dist.is_initialized() and dist.get_world_size() > 1
+    check_wrap(model, options, averages=averages and several)
+    if not averages or not several:
         return model
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
-            raise SettingsError(
-                f"model: layer {name} has sparse=true, with which DistributedDataParallel halves gradients of other "
-                "layers (torch 2.14); set its sparse=false, or train on one device"
-            )
+    parameters = inspect.signature(DistributedDataParallel).parameters
     # Buffers are combined when they are read: no broadcast per forward. The switch has another name since torch 2.13.
     switch = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
     asked = {"gradient_as_bucket_view": True, **options}
@@ -60,6 +49,33 @@ def wrap(
         return DistributedDataParallel(model, device_ids=ids, **asked)
     except (RuntimeError, TypeError, ValueError) as error:
         raise SettingsError(f"ddp: DistributedDataParallel refuses: {first_line(error)}") from error
+
+
+def check_wrap(model: nn.Module, options: dict[str, Any], *, averages: bool) -> None:
+    """Refuse what ``wrap`` refuses.
+
+    Args:
+        model: as ``wrap`` gets it.
+        options: likewise.
+        averages: whether DistributedDataParallel is to average gradients of several ranks.
+
+    Raises:
+        SettingsError: for an option that it does not have, or a layer that it cannot reduce.
+    """
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    for name in options:
+        if name in RESERVED:
+            raise SettingsError(f"ddp.{name} is set by the launcher; leave it out")
+        if name not in parameters:
+            raise SettingsError(
+                f"ddp.{name}: DistributedDataParallel takes no such argument{closest(name, parameters)}"
+            )
+    for name, layer in model.named_modules() if averages else ():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise SettingsError(
+                f"model: layer {name} has sparse=true, with which DistributedDataParallel halves gradients of other "
+                "layers (torch 2.14); set its sparse=false, or train on one device"
+            )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
