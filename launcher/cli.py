@@ -191,10 +191,11 @@ def _sweep(words: list[str], rank: Rank, store: dist.Store, watch: Watch) -> int
     except Terminated as error:
         _say(f"{error}; its jobs were killed, and go on from their last checkpoints with the same command")
         return FAILED
-    if status == PREEMPTED and watch.blame_dead(Failure.of(Preempted(), rank.rank)):
-        return FAILED  # torchrun asks all to end where one died, and starts them anew
-    if rank.rank == 0:  # a restart by torchrun is for a sweep that did not come to its end
-        store.set(REMEMBERED, Instructions(exit_status=status).to_json())
+    with suppress(dist.DistError):  # the launcher is gone, and restarts nothing
+        if status == PREEMPTED and watch.blame_dead(Failure.of(Preempted(), rank.rank)):
+            return FAILED  # torchrun asks all to end where one died, and starts them anew
+        if rank.rank == 0:  # a restart by torchrun is for a sweep that did not come to its end
+            store.set(REMEMBERED, Instructions(exit_status=status).to_json())
     return status
 
 

@@ -19,6 +19,7 @@ from launcher.configure.compose import compose_config, sweeper_config, without_s
 from launcher.configure.launch import LaunchConfig
 from launcher.configure.sweep import SweepConfig
 from launcher.processes.errors import SettingsError, first_line
+from launcher.sweep.composer import name_of
 from launcher.sweep.optuna_sweeper import OptunaSweeper
 from launcher.sweep.plugin import TARGET, JobLauncher, Sweep, register
 
@@ -102,7 +103,11 @@ def sweeper_of(line: CommandLine) -> tuple[Sweeper, Settings]:
     config, loader = sweeper_config(line)
     template = str(OmegaConf.to_container(config.hydra.sweep, resolve=False)["dir"])  # type: ignore[call-overload,index]
     folder = Path(config.hydra.sweep.dir).absolute()
-    fixed = compose_config(without_swept(line))
+    kept = without_swept(line)
+    for text in line.overrides:
+        if text not in kept.overrides and name_of(text).startswith("sweep."):
+            raise SettingsError(f"{text}: all jobs of a sweep share {name_of(text)}; give one value")
+    fixed = compose_config(kept)
     settings = Settings(
         sweep=OmegaConf.to_object(fixed.sweep),  # type: ignore[arg-type]
         launch=OmegaConf.to_object(fixed.launch),  # type: ignore[arg-type]
