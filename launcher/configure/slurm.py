@@ -35,18 +35,18 @@ class SlurmConfig:
     """The Slurm job that launch.engine=slurm submits; null: what the cluster has for it.
 
     Attributes:
-        partition: where it waits.
-        account: who pays.
-        qos: quality of service.
-        time: its limit, in minutes or as text in Slurm's form, such as "1-12:00:00"; quoted, since YAML reads 1:30:00
-            as a number.
-        gpus_per_node: a number, or TYPE:NUMBER.
+        partition: in which the job waits.
+        account: that is charged for it.
+        qos: its quality of service.
+        time: limit of the job, in minutes or as text in Slurm's form, such as "1-12:00:00"; quoted, since YAML reads
+            1:30:00 as a number.
+        gpus_per_node: a number, or TYPE:NUMBER; so many ranks start on each node unless launch.processes is set.
         cpus_per_task: cores of a node; its one task starts all ranks of the node.
         mem: memory of a node, such as 64G.
-        signal_before_s: seconds before the end of its time at which it is told to stop, keeping a checkpoint; null:
-            Slurm tells it at the end, some seconds before it kills.
-        requeue: whether it is put back into the queue when it was told to stop, or a node failed, to continue there.
-        setup: lines of bash before the start, such as "module load cuda".
+        signal_before_s: seconds before the end of its time at which the job is told to stop, keeping a checkpoint;
+            null: Slurm tells it at the end, some seconds before it kills.
+        requeue: whether the job is put back into the queue when it was told to stop, or a node failed, to continue.
+        setup: lines of bash before the ranks start, such as "module load cuda".
         python: the interpreter on the nodes; null: the one that submits.
         extra: further options of sbatch, such as {constraint: a100, exclusive: true}.
     """
