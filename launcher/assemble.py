@@ -16,15 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.writer import Writer
-from launcher.configure.devices import in_config_words
-from launcher.configure.parts import Parts, build_optimizer, build_order, build_scheduler, channels_last
+from launcher.configure.parts import Parts, build_optimizer, build_scheduler, channels_last
+from launcher.configure.rows import sampler_of, seeded
 from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
-from launcher.data.loaders import loader, reads_batches
+from launcher.data.loaders import loader
 from launcher.observe.observer import Observer, RunObserver
 from launcher.observe.status import Status
-from launcher.processes.environment import Rank
-from launcher.processes.errors import SettingsError
 from launcher.seeds import stream_seed
 from launcher.training.agree import Agreement
 from launcher.training.batchnorm import check_local, convert_batchnorm
@@ -47,7 +45,7 @@ from launcher.training.shard_batchnorm import ShardLayout
 from launcher.training.step import Stepper
 from launcher.training.stop import StopRule
 from launcher.training.wrap import wrap
-from samplers import BatchPlan, ExactlyOnceSampler, FixedGlobalBatchSampler, SeededRows
+from samplers import BatchPlan, ExactlyOnceSampler, SeededRows
 
 log = logging.getLogger(__name__)
 
@@ -116,18 +114,6 @@ def observer_of(
     return RunObserver(context.run_dir, status, last_step, run.trainer.epochs, evaluates=bool(run.data.test))
 
 
-def seeded(run: RunConfig, rows: Dataset[Any], option: str) -> Dataset[Any]:
-    """Rows with random streams of their own, where that is asked for and they are read one by one."""
-    if not run.seeds_rows or isinstance(rows, SeededRows) or (reads_batches(rows) and run.data.seeded_rows is None):
-        return rows
-    if reads_batches(rows):
-        raise SettingsError(
-            f"data.seeded_rows=true: {type(rows).__name__} of {option} reads whole batches (__getitems__ and "
-            "collate_fn), and no row of them can have a random stream of its own; let it read single rows"
-        )
-    return SeededRows(rows, stream_seed(run.seed, "rows", option))  # type: ignore[arg-type]
-
-
 def evaluation_of(run: RunConfig, context: RankContext, parts: Parts) -> Callable[[], dict[str, float]]:
     """The evaluation of ``data.test``, each row once over all ranks; a collective."""
     assert parts.test is not None, "mode=evaluate needs data.test"  # noqa: S101 - our own mistake
@@ -148,32 +134,6 @@ def evaluation_of(run: RunConfig, context: RankContext, parts: Parts) -> Callabl
         gives_up=lambda: context.signals.notes and context.signals.wish is not None,
     )
     return partial(evaluator.evaluate, parts.model, rows)
-
-
-def sampler_of(
-    run: RunConfig, plan: BatchPlan, rank: Rank, rows: Dataset[Any], *, compare_ranks: bool
-) -> FixedGlobalBatchSampler:
-    """What deals ``rows`` to a rank; a collective where ranks are compared.
-
-    Raises:
-        SettingsError: where the order, or the sampler, cannot be made.
-    """
-    try:
-        return FixedGlobalBatchSampler(
-            build_order(run, rows),
-            global_size=plan.global_size,
-            rank=rank.rank,
-            world_size=plan.active,
-            compare_ranks=compare_ranks,
-            dataset=rows,
-            tail=run.batch.tail,
-            min_per_device=plan.min_per_device,
-            max_per_device=plan.max_per_device,
-            shard_rows=plan.shard_rows,
-            pad_weight=run.batch.pad_weight,
-        )
-    except ValueError as error:
-        raise SettingsError(in_config_words(str(error))) from error
 
 
 def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, steps: int) -> Stepper:

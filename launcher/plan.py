@@ -11,25 +11,25 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from launcher.assemble import sampler_of, seeded
 from launcher.checkpoints import settings
 from launcher.checkpoints.export import check_export
 from launcher.checkpoints.load import load_weights
 from launcher.configure.devices import plan_of
 from launcher.configure.parts import Parts, build_optimizer, build_parts, build_scheduler, channels_last
+from launcher.configure.rows import sampler_of, seeded
 from launcher.configure.run_folder import check_run_folder
 from launcher.configure.schema import RunConfig
 from launcher.configure.start import starts_ranks
 from launcher.processes.environment import Rank
 from launcher.processes.group import backend_of, cuda_devices, find_device
 from launcher.processes.threads import threads_per_rank, usable_cores, users_own_threads
-from launcher.run import check_parts, exactly_if_asked
 from launcher.training.batchnorm import check_local, convert_batchnorm
 from launcher.training.best import BestRule
 from launcher.training.buffers import StepBuffers
 from launcher.training.cadence import in_words
-from launcher.training.compute import Compute
+from launcher.training.compute import Compute, exactly
 from launcher.training.exact_step import check_layers
+from launcher.training.fit import check_parts
 from launcher.training.patience import Patience
 from launcher.training.resume import compare, look, where_it_stands
 from launcher.training.shard_batchnorm import ShardLayout
@@ -82,7 +82,7 @@ def plan_lines(run: RunConfig, rank: Rank, notes: Sequence[str], device: torch.d
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
     _check_rest(run, parts, steps)
     if device == CPU:
-        with exactly_if_asked(run):
+        with exactly(run.batch.exact):
             check_parts(run, parts, Compute.of(run.trainer.precision, CPU, channels_last(run, CPU)))
     _check_model(run, parts.model, plan.active > 1, device)
     shares = [f"  rank {rank:<10}{_rows(plan.micro_batches(rank))}" for rank in range(min(plan.active, 16))]

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import Dataset
 
-from launcher.assemble import assemble, compute_of, evaluation_of, observer_of, seeded
+from launcher.assemble import assemble, compute_of, evaluation_of, observer_of
 from launcher.checkpoints.export import check_export, export_weights
 from launcher.checkpoints.identity import NAME as IDENTITY
 from launcher.checkpoints.load import load_weights
 from launcher.checkpoints.state import weights_sha256
 from launcher.configure.devices import plan_of
 from launcher.configure.given import NAME as COMMAND
-from launcher.configure.parts import Parts, build_parts
+from launcher.configure.parts import build_parts
 from launcher.configure.run_folder import CONFIG, to_yaml
 from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
 from launcher.observe.observer import Done
 from launcher.observe.status import to_json
 from launcher.processes.group import backend_of, process_group, tell_the_end, wait_for_the_end
-from launcher.training.check import check_same_rows, check_test_rows, check_training_rows, same_everywhere
-from launcher.training.compute import Compute, exactly
-from launcher.training.repeats import check_repeats
+from launcher.training.compute import exactly
+from launcher.training.fit import check_parts
 from launcher.training.resume import find, take_states
 from samplers import BatchPlan
 
@@ -46,14 +44,14 @@ def start(run: RunConfig, context: RankContext) -> str:
         SettingsError: for whatever turns out to be wrong before training.
     """
     if run.mode == "evaluate":
-        with _group(run, context, context.rank.world_size), exactly_if_asked(run):
+        with _group(run, context, context.rank.world_size), exactly(run.batch.exact):
             return evaluate(run, context)
     plan = plan_of(run, context.rank.world_size)
     if context.rank.rank >= plan.active:
         context.watch.stand_apart()
         with context.signals.noted():
             return wait_for_the_end(context.store, context.rank, context.signals)
-    with _group(run, context, plan.active), exactly_if_asked(run):
+    with _group(run, context, plan.active), exactly(run.batch.exact):
         state = train(run, context, plan)
         with suppress(dist.DistError):  # the launcher is gone, and nobody waits any more
             if context.rank.rank == 0:
@@ -111,38 +109,11 @@ def _export(run: RunConfig, context: RankContext, model: nn.Module) -> None:
         log.info("weights for others: %s", export_weights(model, context.run_dir))
 
 
-def exactly_if_asked(run: RunConfig) -> AbstractContextManager[None]:
-    """The context in which a run computes."""
-    return exactly() if run.batch.exact else nullcontext()
-
-
 @contextmanager
 def _group(run: RunConfig, context: RankContext, world_size: int) -> Iterator[None]:
     backend = backend_of(run.launch.backend, context.device)
     with process_group(context.store, context.rank, world_size, backend, context.device, run.launch.timeout_s):
         yield
-
-
-def check_parts(run: RunConfig, parts: Parts, compute: Compute) -> None:
-    """Before anything is trained: the same rows on every rank, and rows that the model can take; a collective.
-
-    Raises:
-        SettingsError: where that is not so.
-    """
-    same_everywhere({name: len(rows) for name, rows in _datasets(parts).items()})  # type: ignore[arg-type]
-    if parts.train is not None:
-        check_training_rows(parts.train, parts.model, parts.task, compute)
-    if parts.test is not None:
-        check_test_rows(parts.test, parts.model, parts.task, parts.metrics, compute)
-    for option, rows in _datasets(parts).items() if run.batch.exact else ():
-        check_same_rows(option, seeded(run, rows, option), run.seed)
-    if parts.train is not None and run.batch.exact:
-        check_repeats(parts.train, parts.model, parts.task, compute, run.seed)
-
-
-def _datasets(parts: Parts) -> dict[str, Dataset[Any]]:
-    found = {"data.train": parts.train, "data.test": parts.test}
-    return {name: rows for name, rows in found.items() if rows is not None}
 
 
 def _tunable(run: RunConfig) -> dict[str, Any]:

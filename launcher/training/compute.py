@@ -90,17 +90,18 @@ def compute_exactly() -> None:
 
 
 @contextmanager
-def exactly() -> Iterator[None]:
-    """Compute exactly, in the block and from there on.
+def exactly(asked: bool = True) -> Iterator[None]:
+    """Compute exactly, where that is asked for, in the block and from there on.
 
     Raises:
         SettingsError: for an operation of which torch has no such form.
     """
-    compute_exactly()
+    if asked:
+        compute_exactly()
     try:
         yield
     except RuntimeError as error:
-        if not is_undetermined(error):
+        if not asked or not is_undetermined(error):
             raise
         operation = str(error).partition(UNDETERMINED)[0].strip()
         raise SettingsError(
