@@ -88,7 +88,7 @@ def test_a_pod_has_more_time_to_end_than_signals_need(kind):
 def stand_in(tmp_path):
     """A python that ends with STATUS, at once or when it is asked to."""
     file = tmp_path / "python"
-    wait = "trap 'exit 75' TERM; echo here; while :; do sleep 0.05; done"
+    wait = "echo here; trap 'exit 75' TERM; while :; do sleep 0.05; done"
     file.write_text(f'#!/bin/bash\nif [ -n "$STATUS" ]; then exit "$STATUS"; fi\n{wait}\n')
     file.chmod(0o755)
     return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
