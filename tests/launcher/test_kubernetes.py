@@ -1,9 +1,11 @@
 """The manifests of examples/kubernetes: what is said in them fits together, and the launcher takes their command."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -88,7 +90,7 @@ def test_a_pod_has_more_time_to_end_than_signals_need(kind):
 def stand_in(tmp_path):
     """A python that ends with STATUS, at once or when it is asked to."""
     file = tmp_path / "python"
-    wait = "echo here; trap 'exit 75' TERM; while :; do sleep 0.05; done"
+    wait = "trap 'exit 75' TERM; echo here; while :; do sleep 0.05; done"
     file.write_text(f'#!/bin/bash\nif [ -n "$STATUS" ]; then exit "$STATUS"; fi\n{wait}\n')
     file.chmod(0o755)
     return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -100,9 +102,17 @@ def test_the_operator_sees_statuses_that_it_understands(stand_in, status, expect
     assert ended.returncode == expected
 
 
+def hears_sigterm(process):
+    """Whether a process has a handler for it."""
+    caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), flags=re.MULTILINE)
+    return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_the_script_passes_sigterm_on(stand_in):
     process = subprocess.Popen(["bash", "-c", SCRIPT], env={**stand_in, "STATUS": ""}, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"here\n"
+    while not hears_sigterm(process.pid):
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 143
