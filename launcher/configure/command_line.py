@@ -59,7 +59,7 @@ class CommandLine:
     @property
     def notes(self) -> list[str]:
         """What the user should know about overrides that change nothing here."""
-        names = [text.lstrip("+~").split("=")[0] for text in self.overrides]
+        names = [name_of(text) for text in self.overrides]
         idle = [n for n in names if n.startswith(("hydra.", "hydra/")) and not n.startswith(HYDRA_SETTINGS)]
         lone = [name for name in names if name.startswith("sweep.") and not self.multirun]
         alone = [name for name in names if name == "hydra.run.dir" and self.multirun]
@@ -68,6 +68,11 @@ class CommandLine:
             *(f"{name} changes nothing: it is for sweeps, with -m" for name in lone),
             *(f"{name} changes nothing: a sweep has hydra.sweep.dir" for name in alone),
         ]
+
+
+def name_of(override: str) -> str:
+    """``optimizer.lr`` of ``+optimizer.lr=0.1``."""
+    return override.lstrip("+~").partition("=")[0]
 
 
 def command_of(line: CommandLine, ranks: int = 1) -> str:

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 
-from launcher.configure.command_line import CommandLine
+from launcher.configure.command_line import CommandLine, name_of
 from launcher.configure.schema import known_keys
 from launcher.processes.errors import SettingsError, closest, first_line
 
@@ -102,7 +102,7 @@ def _within(key: str, section: str) -> bool:
 
 def _keys_without(line: CommandLine, key: str) -> list[str]:
     """Every key, in dotted form, of the config that is composed when the override of ``key`` is left out."""
-    kept = [text for text in line.overrides if not text.lstrip("+~").startswith(key)]
+    kept = [text for text in line.overrides if not name_of(text).startswith(key)]
     try:
         config = compose(line.config_name, kept)
     except Exception:  # noqa: BLE001 - another override is wrong too; this hint is a courtesy

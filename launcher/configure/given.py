@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.configure.command_line import CommandLine, command_of
+from launcher.configure.command_line import CommandLine, command_of, name_of
 
 NAME = "command.json"
 NOT_ITS_OWN = ("hydra.run.dir", "checkpoint.resume", "hydra.sweep", "hydra/sweep", "sweep.")
@@ -52,7 +52,7 @@ class Given:
 
     def continuing(self, run_dir: Path, ranks: int) -> str:
         """The whole command that continues the run of ``run_dir`` on so many ranks, for a shell."""
-        kept = [text for text in self.line.overrides if not text.lstrip("+~").startswith(NOT_ITS_OWN)]
+        kept = [text for text in self.line.overrides if not name_of(text).startswith(NOT_ITS_OWN)]
         line = replace(self.line, overrides=(*kept, f"hydra.run.dir={quoted(str(run_dir))}"))
         return f"cd {shlex.quote(self.folder)} && {command_of(line, ranks)}"
 

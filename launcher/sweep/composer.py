@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from launcher.configure.command_line import CommandLine, command_of
+from launcher.configure.command_line import CommandLine, command_of, name_of
 from launcher.configure.compose import compose_job, without_swept
 from launcher.configure.devices import for_devices
 from launcher.configure.given import Given, quoted
@@ -117,8 +117,3 @@ class Composer:
 def how_of(line: CommandLine) -> tuple[str, ...]:
     """The overrides of a command line that say how its jobs are carried out: of ``launch`` and ``sweep``, one value."""
     return tuple(text for text in without_swept(line).overrides if name_of(text).startswith(("launch.", "sweep.")))
-
-
-def name_of(override: str) -> str:
-    """``optimizer.lr`` of ``+optimizer.lr=0.1``."""
-    return override.lstrip("+~").partition("=")[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from launcher.configure.command_line import name_of
 from launcher.files import replace_durably
 from launcher.observe.status import to_json
 from launcher.processes.errors import SettingsError
@@ -41,7 +42,7 @@ class Definition:
     @classmethod
     def of(cls, overrides: Iterable[str], sweeper: Mapping[str, Any], metric: str | None) -> Definition:
         """That of a command line."""
-        kept = [text for text in overrides if not text.lstrip("+~").startswith(NOT_COMPARED)]
+        kept = [text for text in overrides if not name_of(text).startswith(NOT_COMPARED)]
         settings = {name: value for name, value in sweeper.items() if name not in HOW_MUCH}
         return cls(tuple(sorted(kept)), json.loads(json.dumps(settings)), metric)
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.configure.command_line import name_of
 from launcher.configure.start import first_rank
 from launcher.plan import NOTHING, plan_lines
-from launcher.sweep.composer import Composer, name_of
+from launcher.sweep.composer import Composer
 from launcher.sweep.jobs import Job, Record, Source
 from launcher.sweep.sweeper import Settings
 from launcher.sweep.words import ranges

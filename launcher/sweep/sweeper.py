@@ -14,12 +14,11 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from launcher.configure.command_line import CommandLine
+from launcher.configure.command_line import CommandLine, name_of
 from launcher.configure.compose import compose_config, sweeper_config, without_swept
 from launcher.configure.launch import LaunchConfig
 from launcher.configure.sweep import SweepConfig
 from launcher.processes.errors import SettingsError, first_line
-from launcher.sweep.composer import name_of
 from launcher.sweep.optuna_sweeper import OptunaSweeper
 from launcher.sweep.plugin import TARGET, JobLauncher, Sweep, register
 
