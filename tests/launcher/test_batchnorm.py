@@ -438,7 +438,7 @@ def test_over_ranks_corners():
         empty = layer(random(rank and 4, 3, dtype=torch.float32))
         messages = []
         for rows in (random(rank, 3, dtype=torch.float32), random(2, 3, 4, 4, dtype=torch.float32)):
-            with pytest.raises(ValueError, match=r"values? per channel|expected 2D") as error:
+            with pytest.raises(ValueError, match=r"value per channel|expected 2D") as error:
                 layer(rows)
             messages.append(str(error.value))
         half = [dist.new_group([number]) for number in range(2)][rank]
@@ -454,7 +454,7 @@ def test_over_ranks_corners():
     for rank, (rows, running, messages, alone, evaluated) in enumerate(simulate(2, corners)):
         assert (rows, alone, evaluated) == (4 * rank, True, rank)
         torch.testing.assert_close(running, mean)
-        assert messages[0] == "1 values per channel on all ranks together: training BatchNorm needs more than 1"
+        assert messages[0] == "1 value per channel on all ranks together: training BatchNorm needs more than 1"
         assert messages[1] == "expected 2D or 3D input (got 4D input)"
 
 
