@@ -18,7 +18,6 @@ class Order:
 
     Attributes:
         run: the settings as JSON.
-        digest: of the settings.
         run_dir: the run folder.
         chdir: whether to work inside it.
         notes: what the user should know, said when the run starts.
@@ -26,7 +25,6 @@ class Order:
     """
 
     run: str
-    digest: str
     run_dir: str
     chdir: bool
     notes: list[str]
@@ -40,7 +38,7 @@ class Order:
 
 def leave_order(job: Job) -> Path:
     """Leave what a job's processes read in its run folder; returns the file."""
-    order = Order(job.run.to_json(), job.run.digest, str(job.run_dir), job.chdir, list(job.notes), job.command)
+    order = Order(job.run.to_json(), str(job.run_dir), job.chdir, list(job.notes), job.command)
     job.run_dir.mkdir(parents=True, exist_ok=True)
     replace_file(job.run_dir / NAME, json.dumps(asdict(order), ensure_ascii=False, indent=1) + "\n")
     return job.run_dir / NAME
