@@ -126,6 +126,11 @@ def write_over(path: Path, content: str) -> None:
         file.truncate()
 
 
+def below(path: Path, folder: Path) -> Path:
+    """``path`` as seen from ``folder``, where it lies below it; else as it is."""
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
 def _part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 

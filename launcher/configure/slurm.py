@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.processes.errors import SettingsError
+from launcher.processes.errors import SettingsError, at_least
 
 ENGINES = ("local", "slurm")
 TIME = re.compile(r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+))?(?::(?P<c>\d+))?")
@@ -66,8 +66,7 @@ class SlurmConfig:
 
     def __post_init__(self) -> None:
         """Check every setting by itself, and that the signal leaves time for some work."""
-        if self.cpus_per_task is not None and self.cpus_per_task < 1:
-            raise SettingsError(f"launch.slurm.cpus_per_task={self.cpus_per_task} is too small: the least is 1")
+        at_least("launch.slurm.cpus_per_task", self.cpus_per_task, 1)
         if self.signal_before_s is not None and not 1 <= self.signal_before_s <= MOST_S:
             raise SettingsError(
                 f"launch.slurm.signal_before_s={self.signal_before_s} is outside 1 .. {MOST_S}; null sends no signal"

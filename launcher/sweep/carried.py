@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launcher.files import replace_file
+from launcher.files import below, replace_file
 from launcher.processes import errors
 from launcher.processes.errors import SettingsError, first_line
 from launcher.sweep.changes import About
@@ -165,4 +165,4 @@ class ToView(logging.Handler):
 
 def from_here(folder: Path) -> Path:
     """As seen from here, where it lies below."""
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return below(folder, Path.cwd())

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.processes.environment import World, inherited
+from launcher.processes.store import new_store
 from launcher.sweep.jobs import Job
 from launcher.sweep.pool import Devices, Pool
-from launcher.sweep.ranks import NOT_STARTED, Ranks, new_store, start_rank
+from launcher.sweep.ranks import NOT_STARTED, Ranks, start_rank
 
 
 class Team(Protocol):

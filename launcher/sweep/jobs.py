@@ -9,6 +9,8 @@ from typing import Protocol
 
 from launcher.configure.schema import RunConfig
 
+CONSOLE = "console.log"
+"""What the processes of a job print, in its run folder."""
 WAITING = "waiting"
 RUNNING = "running"
 FINISHED = "finished"

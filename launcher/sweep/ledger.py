@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from launcher.configure.command_line import name_of
-from launcher.files import replace_durably
+from launcher.files import below, replace_durably
 from launcher.observe.status import to_json
 from launcher.processes.errors import SettingsError
 from launcher.sweep.jobs import RUNNING, WAITING, Job, Record
@@ -145,8 +145,7 @@ class Ledger:
             )
 
     def _folder_of(self, job: Job) -> str:
-        inside = job.run_dir.is_relative_to(self.sweep_dir)
-        return str(job.run_dir.relative_to(self.sweep_dir) if inside else job.run_dir)
+        return str(below(job.run_dir, self.sweep_dir))
 
     def note(self, record: Record) -> None:
         """Take down how a job stands; not in the file yet."""

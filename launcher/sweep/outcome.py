@@ -11,6 +11,7 @@ from pathlib import Path
 from launcher.observe.status import Status
 from launcher.processes import errors
 from launcher.processes.pulse import LOST
+from launcher.sweep.curve import key_of_metric
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, RUNNING, STOPPED
 
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
@@ -99,6 +100,5 @@ def value_of(metrics: Mapping[str, float], metric: str | None) -> float | None:
     """The value of ``sweep.metric`` among the last metrics of a job; None where it has none that is a number."""
     if metric is None:
         return None
-    name = metric.lstrip("-")
-    value = metrics.get(name if name.startswith("test/") else f"test/{name}")
+    value = metrics.get(key_of_metric(metric))
     return None if value is None or math.isnan(value) else float(value)

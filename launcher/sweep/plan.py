@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.configure.command_line import name_of
 from launcher.configure.start import first_rank
+from launcher.files import below
 from launcher.plan import NOTHING, plan_lines
 from launcher.sweep.composer import Composer
 from launcher.sweep.jobs import Job, Record, Source
@@ -62,7 +63,7 @@ class Plan:
         at_a_time = f"{self.parallel} at a time" if self.parallel > 1 else "one at a time"
         lines = [f"sweep            {counted(len(jobs), 'job')}, {at_a_time}, in {self.sweep_dir}"]
         lines += [f"note: {note}" for note in self.composer.line.notes]
-        lines += [f"job {job.number:<13}{_apart(job)}  in {_inside(job.run_dir, self.sweep_dir)}" for job in jobs]
+        lines += [f"job {job.number:<13}{_apart(job)}  in {below(job.run_dir, self.sweep_dir)}" for job in jobs]
         plans: dict[tuple[str, ...], list[str]] = {}
         for job in jobs:
             plans.setdefault(self._plan_of(job), []).append(str(job.number))
@@ -76,7 +77,3 @@ class Plan:
 
 def _apart(job: Job) -> str:
     return " ".join(text for text in job.overrides if name_of(text) != "mode")
-
-
-def _inside(folder: Path, sweep_dir: Path) -> Path:
-    return folder.relative_to(sweep_dir) if folder.is_relative_to(sweep_dir) else folder

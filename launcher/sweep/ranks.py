@@ -16,11 +16,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 from launcher.processes.signals import held_back
-from launcher.processes.store import new_store
+from launcher.sweep.jobs import CONSOLE
 
-__all__ = ["Ranks", "new_store", "prepare_to_start", "start_rank", "tell"]
-
-CONSOLE = "console.log"
 CONTEXT = multiprocessing.get_context("forkserver")
 LAST_S = 10.0
 """Seconds that a killed rank has to be gone; the system may not let go of one that waits for a disk."""

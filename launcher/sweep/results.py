@@ -10,13 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from launcher.sweep.jobs import FAILED, FINISHED, STOPPED, Record
+from launcher.sweep.jobs import CONSOLE, FAILED, FINISHED, STOPPED, Record
 from launcher.sweep.parameters import apart, parameters, value_of, varying
 from launcher.sweep.table import table
 from launcher.sweep.words import by_state, number, ranges, shown
 
-LOG = "console.log"
-"""What the processes of a job print, in its run folder."""
 MOST = 20
 """Rows of the table at the end."""
 MOST_CAUSES = 10
@@ -86,7 +84,7 @@ def value_words(record: Record, metric: str) -> str:
 
 def log_of(record: Record, root: Path) -> Path:
     """What the processes of a job printed."""
-    return root / record.folder / LOG
+    return root / record.folder / CONSOLE
 
 
 def _is_value(value: float | None) -> bool:

@@ -10,6 +10,7 @@ from functools import cached_property
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from launcher.sweep.curve import key_of_metric
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, WAITING, Record
 from launcher.sweep.parameters import parameters
 from launcher.sweep.words import cut, duration, number, ranges, short, shown, unquoted
@@ -94,21 +95,16 @@ def _line(cells: Sequence[str], styles: Sequence[str]) -> Text:
 
 def metric_names(records: Sequence[Record], metric: str | None) -> list[str]:
     """The metrics that are worth a column, that of the sweep first: those of evaluations, and ``train/loss``."""
-    first = [status_name(metric)] if metric else []
+    first = [key_of_metric(metric)] if metric else []
     found = dict.fromkeys([*first, *(name for record in records for name in record.metrics)])
     tests = [name for name in found if name.startswith("test/") and name != "test/rows"]
     return [*tests, *(["train/loss"] if "train/loss" in found else [])]
 
 
-def status_name(metric: str) -> str:
-    """What ``status.json`` calls a metric: ``test/loss`` for ``-loss``."""
-    return f"test/{metric.lstrip('-').removeprefix('test/')}"
-
-
 def _columns(records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Column]:
     titles, own, names = short(keys), [parameters(record) for record in records], metric_names(records, metric)
     first, last = len(keys) + 1, len(keys) + 1 + len(names)
-    always = status_name(metric) if metric else None
+    always = key_of_metric(metric) if metric else None
     return [
         Column("job", tuple(str(record.number) for record in records)),
         *(_of_parameter(titles[key], [job.get(key, "") for job in own], place) for place, key in enumerate(keys, 1)),

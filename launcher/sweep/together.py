@@ -19,10 +19,11 @@ from launcher.processes.errors import SettingsError
 from launcher.processes.group import wish_key
 from launcher.processes.network import address_towards, is_loopback
 from launcher.processes.signals import Signals
+from launcher.processes.store import new_store
 from launcher.processes.threads import VARIABLE, users_own_threads
 from launcher.sweep.crew import Team
 from launcher.sweep.jobs import Job
-from launcher.sweep.ranks import LAST_S, NOT_STARTED, Ranks, new_store, start_rank
+from launcher.sweep.ranks import LAST_S, NOT_STARTED, Ranks, start_rank
 
 LOOK_S = 0.05
 ALL = ("all",)
