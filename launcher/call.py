@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from launcher.processes.calls import RankError, collect, packed
+from launcher.processes.calls import RankError, collect, packed, started
 from launcher.processes.environment import World, inherited
 from launcher.processes.group import cuda_devices
 from launcher.processes.serve import Work
@@ -106,7 +106,7 @@ def launch(
         {**variables, **World(count, HERE, store.port).variables(rank, rank, count)} for rank in range(count)
     ]
     try:
-        with _outputs() as (out, err), _ranks(environments, out.target, err.target) as ranks:
+        with _outputs() as (out, err), started(count, partial(_start, environments, out.target, err.target)) as ranks:
             for connection in ranks:
                 with suppress(OSError):  # it has died, which is told below
                     connection.send_bytes(work)
@@ -164,38 +164,20 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-@contextmanager
-def _ranks(
-    environments: Sequence[Mapping[str, str]], out: int | None, err: int | None
-) -> Iterator[dict[Connection, Child]]:
-    """A process for each of ``environments``, by the connection to it, for the length of the block."""
-    ranks: dict[Connection, Child] = {}
-    try:
-        for rank, environment in enumerate(environments):
-            mine, theirs = Pipe()
-            ranks[mine] = Child(f"rank {rank}", _start(theirs, environment, out, err))
-            theirs.close()
-        yield ranks
-    finally:
-        for connection, child in ranks.items():
-            child.kill()
-            child.join()
-            connection.close()
-
-
 def _start(
-    connection: Connection, environment: Mapping[str, str], out: int | None, err: int | None
-) -> subprocess.Popen[bytes]:
+    environments: Sequence[Mapping[str, str]], out: int | None, err: int | None, rank: int, connection: Connection
+) -> Child:
     path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
-    return subprocess.Popen(  # noqa: S603 - our own command
+    process = subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-c", SERVE, str(connection.fileno()), path],
-        env=dict(environment),
+        env=dict(environments[rank]),
         pass_fds=[connection.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,
         start_new_session=True,  # signals of a terminal are for the caller, which ends its ranks
     )
+    return Child(f"rank {rank}", process)
 
 
 class Output:

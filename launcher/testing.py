@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.processes.calls import RankError, answer, collect, packed
+from launcher.processes.calls import RankError, answer, collect, packed, started
 from launcher.processes.environment import Rank
 from launcher.processes.group import joined, meet
 
@@ -81,8 +81,17 @@ def simulate(
     call = packed(function, arguments)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = {**_variables(world_size, store.port), **(environment or {})}
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOADED, *(name for name in WHERE_LOADED if name in sys.modules)])
+
+    def start(rank: int, connection: Connection) -> BaseProcess:
+        own = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        process = context.Process(target=_serve, args=(connection, call, own, process_group), name=f"rank {rank}")
+        process.start()
+        return process
+
     try:
-        with _processes(world_size, call, variables, process_group) as ranks:
+        with started(world_size, start) as ranks:
             return collect(ranks, time.monotonic() + timeout_s)
     finally:
         del store  # a traceback would keep it alive, with threads that a fork does not survive
@@ -98,32 +107,6 @@ def _variables(world_size: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
     }
-
-
-@contextmanager
-def _processes(
-    world_size: int, call: bytes, variables: dict[str, str], process_group: bool
-) -> Iterator[dict[Connection, BaseProcess]]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, *(name for name in WHERE_LOADED if name in sys.modules)])
-    ranks: dict[Connection, BaseProcess] = {}
-    process: BaseProcess
-    try:
-        for rank in range(world_size):
-            mine, theirs = context.Pipe(duplex=False)
-            environment = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = context.Process(
-                target=_serve, args=(theirs, call, environment, process_group), name=f"rank {rank}"
-            )
-            process.start()
-            theirs.close()
-            ranks[mine] = process
-        yield ranks
-    finally:
-        for connection, process in ranks.items():
-            process.kill()
-            process.join()
-            connection.close()
 
 
 def _serve(connection: Connection, call: bytes, environment: dict[str, str], process_group: bool) -> None:

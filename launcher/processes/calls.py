@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import cloudpickle
 
@@ -45,6 +46,9 @@ class Process(Protocol):
         """End it at once."""
 
 
+P = TypeVar("P", bound=Process)
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a call ended: with a value, or with an error at a certain time.
@@ -65,6 +69,28 @@ class Ended:
     def is_consequence(self) -> bool:
         """Whether it is what a rank sees when another one has gone."""
         return self.error is not None and is_consequence(self.error)
+
+
+@contextmanager
+def started(count: int, start: Callable[[int, Connection], P]) -> Iterator[dict[Connection, P]]:
+    """A process for each rank, by the connection to it, for the length of the block, at whose end all are killed.
+
+    Args:
+        count: of ranks.
+        start: starts the process of a rank, which is at the other end of the connection that it is given.
+    """
+    ranks: dict[Connection, P] = {}
+    try:
+        for rank in range(count):
+            mine, theirs = Pipe()
+            ranks[mine] = start(rank, theirs)
+            theirs.close()
+        yield ranks
+    finally:
+        for connection, process in ranks.items():
+            process.kill()
+            process.join()
+            connection.close()
 
 
 def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
