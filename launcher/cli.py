@@ -316,7 +316,7 @@ def _ordered(line: CommandLine, words: list[str], rank: Rank, signals: Signals, 
     run, notes = for_devices(asked, first.world_size)
     if starts_ranks(run.launch, rank):
         return Instructions(exit_status=_start(run, words, signals))
-    _, holds_a_run = claim_run_folder(Path(order.run_dir), False, _continues(run), held)
+    _, holds_a_run = claim_run_folder(Path(order.run_dir), False, _continues(run), held, PATIENCE_S)
     if not holds_a_run:
         _begin(run, Path(order.run_dir), order.command, first)
     told = [*dict.fromkeys([*order.notes, *notes])]

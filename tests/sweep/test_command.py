@@ -1,9 +1,20 @@
 """The command with -m, where no job is started: plans, and what is refused before anything is."""
 
+import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from launcher import files
+from launcher.configure.command_line import parse
+from launcher.configure.compose import compose_run
+from launcher.files import lock
+from launcher.sweep.jobs import Job
+from launcher.sweep.order import leave_order
 from tests.launcher.command import TINY, Line, in_turn
 
 REFUSED = {
@@ -100,3 +111,28 @@ def test_what_changes_nothing_is_said_once(plans):
     output = plans[REFERS].output
     assert output.count("note: hydra/launcher changes nothing: the launcher keeps its own logs and folders\n") == 1
     assert output.count("note: hydra.run.dir changes nothing: a sweep has hydra.sweep.dir\n") == 1
+
+
+def test_a_job_waits_until_its_folder_is_left(tmp_path):
+    run = compose_run(parse([*TINY, "trainer.max_steps=1"])).run
+    order = leave_order(Job(0, (), run, tmp_path / "run", command="{}"))
+
+    def leave_when_waited_for():
+        reader, writer = os.pipe()
+        holder = os.fork()
+        if holder == 0:
+            with lock(tmp_path / "run" / ".lock"):
+                os.write(writer, b".")
+                signal.pause()
+        os.read(reader, 1)
+        files.time = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: _end(holder))
+
+    (done,) = in_turn(Line(tmp_path, ("--job", str(order)), leave_when_waited_for))
+    assert done.status == 0, done.error
+    assert done.state["state"] == "finished"
+
+
+def _end(process):
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
