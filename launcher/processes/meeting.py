@@ -15,6 +15,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
+    RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
@@ -36,6 +37,9 @@ class Patient(RendezvousHandler):
 
     Whether nodes wait to take part is asked aside: without an answer the agent would see nothing else for as long as
     a connection takes to break, which can be a quarter of an hour. What became of the others its ranks find out.
+
+    In every round the first node tells anew where the ranks meet: torch's handlers remember what they heard in their
+    first, so that a node that comes later would wait for it forever.
 
     Args:
         handler: that does the work.
@@ -61,7 +65,12 @@ class Patient(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Meet the others."""
         self._asked = None
-        return self._handler.next_rendezvous()
+        met = self._handler.next_rendezvous()
+        if met.bootstrap_store_info is None:
+            return met
+        known = met.bootstrap_store_info
+        told = RendezvousStoreInfo.build(met.rank, met.store, known.master_addr, known.master_port)
+        return RendezvousInfo(met.store, met.rank, met.world_size, told)
 
     def is_closed(self) -> bool:
         """Whether nobody meets there any more."""
