@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from samplers.settings import whole_number
@@ -114,17 +115,17 @@ class BatchPlan:
                 f"{self.largest_shard} or lower shard_rows"
             )
 
-    @property
+    @cached_property
     def shards(self) -> int:
         """Shards of a global batch; 0 where shards are not in force."""
         return 0 if self.shard_rows is None else self.global_size // self.shard_rows
 
-    @property
+    @cached_property
     def largest_shard(self) -> int:
         """Most rows of a shard; 0 where shards are not in force."""
         return -(-self.global_size // self.shards) if self.shards else 0
 
-    @property
+    @cached_property
     def active(self) -> int:
         """Ranks that take rows: the first so many."""
         return min(self.world_size, self.shards or self.global_size // self.min_per_device)
@@ -152,7 +153,7 @@ class BatchPlan:
         held = self._held(self._working(rank))
         return held if self.shards else range(0)
 
-    @property
+    @cached_property
     def _hands(self) -> int:
         """What rows are dealt to: shards, or where there are none the active ranks."""
         return self.shards or self.active

@@ -435,7 +435,7 @@ class HangsOnRankOne(Ledger):
 
     def meet_an_end(self):
         while os.environ["RANK"] == "1" and len(Path("ledger_1").read_text().splitlines()) == 5:
-            os.sched_yield()
+            time.sleep(0.1)
 
 
 class FailsAlways(Ledger):

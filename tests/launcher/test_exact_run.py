@@ -6,7 +6,7 @@ from tests.launcher.command import TINY, Line, in_turn, launch
 
 DIGITS = ("batch.global_size=256", "trainer.epochs=3", "trainer.log_every=1", "launch.threads_per_rank=1")
 EXACT = ("batch.exact=true", "batch.shard_rows=32")
-WORLDS = (1, 2, 3, 4, 5, 7, 8)
+WORLDS = (1, 2, 3, 7, 8)
 
 # 6 shards, one of 3 rows and five of 2; after two steps of an epoch 12 rows are left, 2 for each shard.
 SMALL = (
@@ -71,8 +71,8 @@ def test_the_default_job_has_the_same_bits_on_any_number_of_ranks(tmp_path, digi
 def test_in_fast_mode_every_number_of_ranks_has_other_bits(tmp_path):
     """Without BatchNorm, so that nothing but the order of additions differs: stock DistributedDataParallel."""
     words = (*DIGITS, "model.batchnorm=false")
-    found = [run(tmp_path / str(ranks), ranks, *words) for ranks in (1, 2, 3, 4)]
-    assert len({done.state["weights_sha256"] for done in found}) == 4
+    found = [run(tmp_path / str(ranks), ranks, *words) for ranks in (1, 2, 3)]
+    assert len({done.state["weights_sha256"] for done in found}) == 3
     for done in found[1:]:
         assert done.values("train/loss") == pytest.approx(found[0].values("train/loss"), rel=1e-4)
 
