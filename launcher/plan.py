@@ -52,7 +52,7 @@ def plan_here(run: RunConfig, rank: Rank, run_dir: Path, run_dir_is_new: bool, n
     device = find_device(last, run.launch.device, cuda_devices(run.launch.device))
     backend_of(run.launch.backend, device)
     check_run_folder(run_dir, run_dir_is_new, continues=run.checkpoint.resume == "auto")
-    return plan_text(run, rank, run_dir, [*notes, *_continued(run, run_dir)], device)
+    return plan_text(run, rank, run_dir, [*notes, *continued(run, run_dir)], device)
 
 
 def plan_text(
@@ -121,7 +121,7 @@ def _check_model(run: RunConfig, model: nn.Module, several: bool, device: torch.
         StepBuffers(model)
 
 
-def _continued(run: RunConfig, run_dir: Path) -> list[str]:
+def continued(run: RunConfig, run_dir: Path) -> list[str]:
     """What the run would continue from, and with which other settings.
 
     Raises:

@@ -75,10 +75,12 @@ def check_run_folder(path: Path, always_new: bool, continues: bool) -> None:
 
 def settle_run_folder(path: Path, always_new: bool, continues: bool) -> Path:
     """The folder of a run that starts, and claims it, later; arguments and errors are those of ``claim_run_folder``."""
-    with ExitStack() as held:
-        folder, holds_a_run = claim_run_folder(path, always_new, continues, held)
-        if not holds_a_run:
-            (folder / CONFIG).unlink()
+    check_run_folder(path, always_new, continues)
+    try:
+        folder = first_free(path) if always_new else path
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_used(path, error.strerror or str(error)) from error
     return folder
 
 

@@ -12,11 +12,11 @@ from launcher.configure.compose import Composed, compose_run
 from launcher.configure.devices import for_devices
 from launcher.configure.given import Given
 from launcher.configure.launch import LaunchConfig
-from launcher.configure.run_folder import settle_run_folder
+from launcher.configure.run_folder import check_run_folder, settle_run_folder
 from launcher.configure.schema import RunConfig
 from launcher.configure.slurm import slurm_time
 from launcher.configure.start import first_rank
-from launcher.plan import plan_text
+from launcher.plan import continued, plan_text
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
 from launcher.slurm.queue import SCRIPT, submit
@@ -44,10 +44,12 @@ def as_a_job(line: CommandLine, composed: Composed, rank: Rank) -> str:
     run = in_a_job(composed.run, rank)
     first = first_rank(run.launch, rank)
     for_now, notes = for_devices(run, first.world_size)
+    continues = run.mode != "evaluate" and run.checkpoint.resume == "auto"
+    notes += continued(run, composed.run_dir) if continues else []
     if run.mode == "plan":
+        check_run_folder(composed.run_dir, composed.run_dir_is_new, continues)
         script = script_of(run.launch, composed.run_dir)
-        return f"{plan_text(for_now, first, composed.run_dir, notes)}\n\n{script}"
-    continues = run.mode == "train" and run.checkpoint.resume == "auto"
+        return f"{plan_text(for_now, first, composed.run_dir, [*line.notes, *notes])}\n\n{script}"
     folder = settle_run_folder(composed.run_dir, composed.run_dir_is_new, continues)
     if folder != composed.run_dir:
         run = in_a_job(compose_run(line, folder).run, rank)

@@ -36,6 +36,9 @@ LINES = {
     "once": ("checkpoint.resume=never", "launch.slurm.requeue=false"),
     "gpus": ("launch.slurm.gpus_per_node=2", "launch.processes=3"),
     "nowhere": (),
+    "trained": ("launch.engine=local", "hydra.run.dir=../run", "trainer.epochs=1"),
+    "again": ("hydra.run.dir=../run", "trainer.epochs=3", "launch.processes=2"),
+    "other": ("hydra.run.dir=../run", "mode=evaluate", "checkpoint.load=../run"),
     "typo": ("launch.slurm.gpu_per_node=4",),
     "engine": ("launch.engine=slrum",),
     "extra": ("launch.slurm.extra.constraint=a100",),
@@ -80,7 +83,7 @@ def test_a_run_is_submitted_and_the_user_told_where_it_is(told):
         f"continue it      sbatch {folder}/slurm.sh\n"
     )
     assert (ended.folder / "submitted").read_text() == f"--parsable {folder}/slurm.sh\n"
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", "job.json", "slurm.sh"]
+    assert sorted(path.name for path in folder.iterdir()) == ["job.json", "slurm.sh"]
 
 
 def test_the_job_finds_the_settings_as_they_were(told):
@@ -99,6 +102,15 @@ def test_the_job_finds_the_settings_as_they_were(told):
 def test_a_run_whose_job_waits_is_told_of(told):
     folder = told["submitted"].folder / "run"
     assert told["queued"].output == f"run folder       {folder}\nstate            not begun: it waits for its turn\n"
+
+
+def test_a_run_that_the_job_continues_is_told_of(told):
+    assert told["trained"].status == 0, told["trained"].error
+    lines = told["again"].output.splitlines()
+    assert lines[0].startswith("note: continues from ")
+    assert "step 2" in lines[0]
+    assert lines[1].startswith("note: with other settings: ")
+    assert lines[1].endswith(", trainer.epochs 1 -> 3, launch.processes null -> 2")
 
 
 def test_devices_that_would_idle_are_told_before_the_job_waits(told):
@@ -127,6 +139,8 @@ MESSAGES = {
     "or set launch.engine=local",
     "gpus": "launch.processes=3 needs 3 GPUs on each node, and launch.slurm.gpus_per_node=2 asks for 2; "
     "leave launch.processes out for one rank per GPU",
+    "other": "hydra.run.dir={folder}/../run holds a run already; nothing is overwritten: give another folder, "
+    "or continue that run with checkpoint.resume=auto",
     "typo": "there is no setting launch.slurm.gpu_per_node; did you mean 'launch.slurm.gpus_per_node'?",
     "engine": "launch.engine=slrum is not one of local, slurm; did you mean 'slurm'?",
     "extra": "launch.slurm.extra.constraint is not in the chosen config; to add it: +launch.slurm.extra.constraint=...",
