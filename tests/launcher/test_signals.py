@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,13 @@ def wait_for(condition, patience_s=PATIENCE_S):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def catches(process, number):
+    """Whether a process has a handler of its own for a signal."""
+    facts = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    mask = next(line.split()[1] for line in facts if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def trains(run_dir, ranks=1):

@@ -15,6 +15,7 @@ from launcher.configure.launch import LaunchConfig
 from launcher.configure.slurm import SlurmConfig, seconds_of
 from launcher.processes.errors import SettingsError
 from launcher.slurm.script import Place, array_script, script_text
+from tests.launcher.test_signals import catches, wait_for
 
 PLACE = Place(Path("/runs/first"), "slurm-%j.out", Path("/home/you"))
 SLURM = SlurmConfig(
@@ -290,6 +291,7 @@ def test_signals_to_the_script_reach_the_run(tmp_path, stand_ins, number):
     job = start(tmp_path, stand_ins, SECONDS_TO_WORK="60")
     assert job.stdout.readline() == "set up\n"
     job.stdout.readline()  # the run has begun
+    wait_for(lambda: catches(job, number))
     job.send_signal(number)
     job.communicate()
     assert job.returncode == 75
