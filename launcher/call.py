@@ -119,11 +119,13 @@ def _count(processes: int | str, device: str) -> int:
     if device not in DEVICES:
         raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
     found = cuda_devices(device)
+    if device == "cuda" and not found:
+        raise ValueError("device='cuda': this machine shows no CUDA device; set device='cpu' or leave it out")
     if processes == "auto":
         return max(1, found)
     if type(processes) is not int or processes < 1:
         raise ValueError(f"processes={processes!r} is no number of ranks: give one from 1 on, or 'auto'")
-    if processes > found and (found or device == "cuda"):
+    if processes > found > 0:
         raise ValueError(
             f"processes={processes} needs {processes} CUDA devices, and this machine shows {found}; start fewer, e.g. "
             "processes='auto', or set device='cpu'"

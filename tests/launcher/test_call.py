@@ -162,9 +162,11 @@ def test_what_cannot_be_is_refused(monkeypatch, settings, message):
         launch(print, **settings)
 
 
-def test_devices_must_be_there():
-    with pytest.raises(ValueError, match="processes=1 needs 1 CUDA devices, and this machine shows 0"):
-        launch(print, processes=1, device="cuda")
+@pytest.mark.parametrize("processes", [1, "auto"])
+def test_devices_must_be_there(monkeypatch, processes):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="device='cuda': this machine shows no CUDA device"):
+        launch(print, processes=processes, device="cuda")
 
 
 def test_nothing_is_loaded_until_it_is_asked_for():
