@@ -1,0 +1,1 @@
+"""The batch that fits and pays: probes, fit, knee, advice."""
