@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from dataclasses import dataclass
 from typing import NoReturn
@@ -90,7 +91,16 @@ def command_of(line: CommandLine, ranks: int = 1) -> str:
     name = [] if line.config_name == "config" else [f"--config-name={line.config_name}"]
     folder = [] if line.config_dir is None else [f"--config-dir={line.config_dir}"]
     many = ["-m"] if line.multirun else []
-    return shlex.join([*start, "-m", "launcher", *many, *folder, *name, *line.overrides])
+    return shlex.join([*start, "-m", "launcher", *many, *folder, *name, *map(without_password, line.overrides)])
+
+
+def without_password(text: str) -> str:
+    """``text`` as it may be kept and shown: passwords in URLs are left out.
+
+    >>> without_password("hydra.sweeper.storage=postgresql://me:secret@host/db")
+    'hydra.sweeper.storage=postgresql://me:***@host/db'
+    """
+    return re.sub(r"(\w://[^\s/:@]*:)[^\s/@]+@", r"\1***@", text)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.configure.command_line import CommandLine, command_of, name_of
+from launcher.configure.command_line import CommandLine, command_of, name_of, without_password
 
 NAME = "command.json"
 NOT_ITS_OWN = ("hydra.run.dir", "checkpoint.resume", "hydra.sweep", "hydra/sweep", "sweep.")
@@ -34,7 +34,7 @@ class Given:
             "folder": self.folder,
             "config_dir": line.config_dir,
             "config_name": line.config_name,
-            "overrides": line.overrides,
+            "overrides": [without_password(text) for text in line.overrides],
         }
         return json.dumps(kept, indent=1) + "\n"
 

@@ -11,10 +11,11 @@ from launcher.configure.command_line import CommandLine, command_of, name_of
 from launcher.configure.compose import compose_job, without_swept
 from launcher.configure.devices import for_devices
 from launcher.configure.given import Given, quoted
+from launcher.configure.launch import LaunchConfig
 from launcher.configure.start import first_rank
 from launcher.processes.environment import Rank
 from launcher.processes.errors import SettingsError
-from launcher.sweep.jobs import Job
+from launcher.sweep.jobs import CONSOLE, Job
 from launcher.sweep.ledger import key_of
 from launcher.training.best import BestRule
 
@@ -96,6 +97,7 @@ class Composer:
         line = replace(self.line, overrides=(*self.hydra_overrides, *self.how, *overrides))
         composed = compose_job(line, number, self.sweep_dir)
         self._check_folder(number, overrides, composed.run_dir)
+        _check_logs(composed.run.launch)
         world_size = first_rank(composed.run.launch, self.rank).world_size
         self.crew.check(world_size)
         run, notes = for_devices(composed.run, world_size)
@@ -112,6 +114,14 @@ class Composer:
         owner, key = self.owners.setdefault(run_dir, (number, own))
         if key != own:
             raise SettingsError(f"hydra.sweep.subdir gives it the folder of job {owner}, {run_dir}; {OWN_FOLDERS}")
+
+
+def _check_logs(launch: LaunchConfig) -> None:
+    if launch.log_dir and launch.engine == "local":
+        raise SettingsError(
+            f"launch.log_dir={launch.log_dir} is for a run by itself: what the ranks of a job print is in {CONSOLE} of "
+            "its run folder; leave it out"
+        )
 
 
 def how_of(line: CommandLine) -> tuple[str, ...]:

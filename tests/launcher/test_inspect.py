@@ -115,6 +115,14 @@ def test_the_command_that_is_told_continues_the_run(tmp_path):
     assert inspect_text(folder / "run").endswith("continues        nowhere: it evaluated, and trained nothing")
 
 
+def test_no_password_is_kept_or_shown(tmp_path):
+    line = CommandLine(("hydra.sweeper.storage=mysql://me:secret@host/db", "vars.a=b:c@d"))
+    (tmp_path / NAME).write_text(Given("/", line).to_json())
+    kept = Given.kept_in(tmp_path)
+    assert kept.line.overrides == ("hydra.sweeper.storage=mysql://me:***@host/db", "vars.a=b:c@d")
+    assert "secret" not in command_of(line)
+
+
 @pytest.mark.parametrize(
     "kept",
     [
