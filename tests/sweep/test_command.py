@@ -36,7 +36,7 @@ REFUSED = {
     "sweep.metric=accuracy,-loss": "accuracy,-loss: all jobs of a sweep share sweep.metric; give one value",
     "mode=train,plan": "job 1: mode=plan runs nothing; give the whole sweep mode=plan",
     "launch.nodes=2 launch.rdzv_endpoint=a:1": "launch.nodes=2: a sweep started with python stays on its machine",
-    "launch.log_dir=logs": "launch.log_dir=logs is for a run by itself: what the ranks of a job print is in console.log",
+    "launch.log_dir=logs": "logs is for a run by itself: what the ranks of a job print is in console.log of its",
 }
 
 
