@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher.checkpoints.writer import Writer
-from launcher.configure.parts import Parts, build_optimizer, build_scheduler, channels_last
+from launcher.configure.parts import Parts
 from launcher.configure.rows import sampler_of, seeded
 from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
@@ -25,26 +23,19 @@ from launcher.observe.observer import Observer, RunObserver
 from launcher.observe.status import Status
 from launcher.seeds import stream_seed
 from launcher.training.agree import Agreement
-from launcher.training.batchnorm import check_local, convert_batchnorm
 from launcher.training.best import BestRule
-from launcher.training.buffers import StepBuffers
 from launcher.training.cadence import Cadence, in_words
 from launcher.training.check import same_identity
-from launcher.training.compute import Compute
 from launcher.training.evaluate import Evaluator
-from launcher.training.exact_step import InTreeOrder
-from launcher.training.finite import FiniteSteps
 from launcher.training.interval import Interval
 from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training, tell_epoch
 from launcher.training.patience import Patience
 from launcher.training.progress import Progress, next_step_in_words
-from launcher.training.reduction import Averaged, Reduction
+from launcher.training.reduction import Reduction
 from launcher.training.resume import Resumed
-from launcher.training.shard_batchnorm import ShardLayout
-from launcher.training.step import Stepper
+from launcher.training.stepper import compute_of, stepper_of
 from launcher.training.stop import StopRule
-from launcher.training.wrap import wrap
 from samplers import BatchPlan, ExactlyOnceSampler, SeededRows
 
 log = logging.getLogger(__name__)
@@ -59,7 +50,7 @@ def assemble(
     sampler = sampler_of(run, plan, context.rank, train, compare_ranks=plan.active > 1)
     report = sampler.report()
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
-    stepper = _stepper(run, context, plan, parts, steps)
+    stepper = stepper_of(run, context.rank.rank, context.device, plan, parts, steps)
     about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
     if run.batch.exact:
         same_identity(about["identity"])
@@ -92,11 +83,6 @@ def assemble(
     return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
 
 
-def compute_of(run: RunConfig, context: RankContext) -> Compute:
-    """Device and number format of this rank."""
-    return Compute.of(run.trainer.precision, context.device, channels_last(run, context.device))
-
-
 def observer_of(
     run: RunConfig, context: RankContext, world_size: int, last_step: int = 0, progress: Progress | None = None
 ) -> Observer:
@@ -127,55 +113,13 @@ def evaluation_of(run: RunConfig, context: RankContext, parts: Parts) -> Callabl
     evaluator = Evaluator(
         task=parts.task,
         metrics=parts.metrics,
-        compute=compute_of(run, context),
+        compute=compute_of(run, context.device),
         rows=len(parts.test),  # type: ignore[arg-type]
         place=(lambda number: number * world_size + rank) if exact else (lambda _: rank),
         seed=run.seed if exact else None,
         gives_up=lambda: context.signals.notes and context.signals.wish is not None,
     )
     return partial(evaluator.evaluate, parts.model, rows)
-
-
-def _stepper(run: RunConfig, context: RankContext, plan: BatchPlan, parts: Parts, steps: int) -> Stepper:
-    shards = _convert_batchnorm(run, context, parts.model)
-    optimizer = build_optimizer(run, parts.model)
-    model = wrap(parts.model, run.trainer.compile, run.ddp, context.device, averages=not run.batch.exact)
-    return Stepper(
-        model=model,
-        task=parts.task,
-        optimizer=optimizer,
-        scheduler=build_scheduler(run, optimizer, steps),
-        compute=compute_of(run, context),
-        reduction=_reduction(run, plan, context.rank.rank, model, shards),
-        clip_norm=run.trainer.clip_norm,
-        finite=FiniteSteps(skips=run.trainer.on_nonfinite == "skip", most_in_a_row=run.trainer.max_skipped),
-    )
-
-
-def _convert_batchnorm(run: RunConfig, context: RankContext, model: nn.Module) -> ShardLayout:
-    """Let BatchNorm layers do as ``batchnorm`` says; gives what tells them of the shards in a micro-batch."""
-    shards = ShardLayout()
-    if run.batchnorm == "local" and not run.batch.exact and dist.is_initialized():
-        check_local(model, context.device)
-    converted = convert_batchnorm(model, run.batchnorm, context.device, shards)
-    if run.batchnorm != "local" and not converted and context.rank.rank == 0:
-        log.warning("batchnorm=%s has no effect: the model has no BatchNorm layers", run.batchnorm)
-    return shards
-
-
-def _reduction(run: RunConfig, plan: BatchPlan, rank: int, model: nn.Module, shards: ShardLayout) -> Reduction:
-    if run.batch.exact:
-        return InTreeOrder(model, run.seed, [plan.shard_range(r) for r in range(plan.active)], rank)
-    in_pieces = run.batchnorm == "shard" and len(plan.micro_batches(rank)) > 1
-    return Averaged(
-        model=model,
-        seed=run.seed,
-        rank=rank,
-        divides_by=plan.active,
-        weight=plan.share_rows(rank) / plan.global_size,
-        shards=shards,
-        buffers=StepBuffers(model, lambda layer: isinstance(layer, _BatchNorm)) if in_pieces else None,
-    )
 
 
 def _interval(run: RunConfig) -> Interval:

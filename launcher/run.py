@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from launcher.assemble import assemble, compute_of, evaluation_of, observer_of
+from launcher.assemble import assemble, evaluation_of, observer_of
 from launcher.checkpoints.export import check_export, export_weights
 from launcher.checkpoints.identity import NAME as IDENTITY
 from launcher.checkpoints.load import load_weights
@@ -29,6 +29,7 @@ from launcher.processes.group import backend_of, process_group, tell_the_end, wa
 from launcher.training.compute import exactly
 from launcher.training.fit import check_parts
 from launcher.training.resume import find, take_states
+from launcher.training.stepper import compute_of
 from samplers import BatchPlan
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     parts = build_parts(run, context.device)
     if run.checkpoint.load and resumed is None:
         log.info("weights from %s", load_weights(parts.model, run.checkpoint.load))
-    check_parts(run, parts, compute_of(run, context))
+    check_parts(run, parts, compute_of(run, context.device))
     training = assemble(run, context, plan, parts, resumed)
     if resumed is not None and resumed.told and training.is_over:
         log.info("nothing is left to do: the run has ended there; its results stay as they are")
@@ -93,7 +94,7 @@ def evaluate(run: RunConfig, context: RankContext) -> str:
     parts = build_parts(run, context.device)
     source = load_weights(parts.model, str(run.checkpoint.load))
     take_states(Path(source), run, parts)
-    check_parts(run, parts, compute_of(run, context))
+    check_parts(run, parts, compute_of(run, context.device))
     observer = observer_of(run, context, context.rank.world_size)
     observer.began({})
     if context.rank.rank == 0:

@@ -16,7 +16,13 @@ RESERVED = ("module", "device_ids", "output_device", "process_group", "device_me
 
 
 def wrap(
-    model: nn.Module, compiled: bool | str, options: dict[str, Any], device: torch.device, *, averages: bool = True
+    model: nn.Module,
+    compiled: bool | str,
+    options: dict[str, Any],
+    device: torch.device,
+    *,
+    averages: bool = True,
+    as_of_several: bool = False,
 ) -> nn.Module:
     """Compile ``model`` in place where asked for, and wrap it where there are several ranks.
 
@@ -26,6 +32,7 @@ def wrap(
         options: ``ddp``, arguments of DistributedDataParallel.
         device: of this rank.
         averages: whether DistributedDataParallel averages the gradients; else the model stays unwrapped.
+        as_of_several: whether a single rank that has a group is wrapped too, to compute as one of several would.
 
     Raises:
         SettingsError: as ``check_wrap``, and for what DistributedDataParallel refuses.
@@ -33,7 +40,7 @@ def wrap(
     if compiled:
         # Exact mode: one kernel for each size, not one for all that depends on which sizes came first.
         _compile(model, "inductor" if compiled is True else compiled, dynamic=None if averages else False)
-    several = dist.is_initialized() and dist.get_world_size() > 1
+    several = dist.is_initialized() and (as_of_several or dist.get_world_size() > 1)
     check_wrap(model, options, averages=averages and several)
     if not averages or not several:
         return model
