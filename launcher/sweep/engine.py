@@ -68,6 +68,14 @@ class Running:
             self.ends_as, self.kill_at = (state, why), time.monotonic() + GRACE_S
             self.team.tell(signal.SIGTERM)
 
+    def kill(self, now: float) -> None:
+        """It had its time."""
+        self.kill_at, self.gone_at = None, now + LOST_S
+        if self.ends_as:
+            state, why = self.ends_as
+            self.ends_as = (state, "; ".join(filter(None, (why, "it was killed, since it did not end by itself"))))
+        self.team.tell(signal.SIGKILL)
+
 
 class Unseen:
     """Nobody looks."""
@@ -200,8 +208,7 @@ class Engine:
             running.failed_first = bad[0]
             running.kill_at = min(running.kill_at or now + LINGER_S, now + LINGER_S)
         if running.kill_at is not None and now > running.kill_at:
-            running.kill_at, running.gone_at = None, now + LOST_S
-            running.team.tell(signal.SIGKILL)
+            running.kill(now)
         if len(statuses) == running.job.world_size or now > running.gone_at:
             self._end(running, source)
         elif now > running.status_at:

@@ -137,6 +137,8 @@ def test_a_job_that_does_not_end_when_asked_is_killed_once(tmp_path, monkeypatch
     swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
     assert states(swept) == ["failed", "finished"]
     assert teams[0].told == [15, 9]
+    cause = "ran past sweep.job_timeout_s=0.02; it was killed, since it did not end by itself"
+    assert swept.ledger.records[0].cause == cause
 
 
 @pytest.mark.parametrize("said", ['{"state": "finished"}', '{"error": {"type": "ValueError", "message": "of before"}}'])
