@@ -1,9 +1,12 @@
-"""The tests hear and send signals as from a terminal, also where they were started in the background of a shell."""
+"""The tests hear and send signals as from a terminal, however they were started."""
 
 import signal
 
+HOW_THEY_ARE = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+
 
 def pytest_sessionstart():
-    """A shell lets what it starts in the background ignore SIGINT, and whatever that starts would, too."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """What a shell starts in the background ignores SIGINT, what ``nohup`` starts SIGHUP, and so would all ranks."""
+    for number, handler in HOW_THEY_ARE.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
