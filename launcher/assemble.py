@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from launcher.configure.rows import sampler_of, seeded
 from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
 from launcher.data.loaders import loader
+from launcher.observe.meter import Meter
 from launcher.observe.observer import Observer, RunObserver
 from launcher.observe.status import Status
 from launcher.seeds import stream_seed
@@ -30,6 +31,7 @@ from launcher.training.evaluate import Evaluator
 from launcher.training.interval import Interval
 from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training, tell_epoch
+from launcher.training.measure import meter_of
 from launcher.training.patience import Patience
 from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Reduction
@@ -50,7 +52,9 @@ def assemble(
     sampler = sampler_of(run, plan, context.rank, train, compare_ranks=plan.active > 1)
     report = sampler.report()
     steps = min(run.trainer.max_steps or sys.maxsize, report.steps(run.trainer.epochs))
-    stepper = stepper_of(run, context.rank.rank, context.device, plan, parts, steps)
+    place = _device_of_the_group(context.device)
+    meter = meter_of(run, context, parts, place, plan.active) if run.trainer.observe else Meter()
+    stepper = replace(stepper_of(run, context.rank.rank, context.device, plan, parts, steps), clock=meter.clock)
     about = facts_of(run, stepper.compute, context.threads, plan.active, steps)
     if run.batch.exact:
         same_identity(about["identity"])
@@ -78,9 +82,10 @@ def assemble(
     keeper.check()
     rows = _loader(run, context, train, sampler, keep=_workers_learn_the_epoch(train))
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
-    place = _device_of_the_group(context.device)
     agreement = Agreement(lambda: context.signals.wish, context.watch.reached, place, lambda: keeper.interval.seconds)
-    return Training(stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress)
+    return Training(
+        stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress, meter
+    )
 
 
 def observer_of(

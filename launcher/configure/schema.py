@@ -133,6 +133,7 @@ class TrainerConfig:
         stop_when: stop once an evaluation fulfils it, e.g. "accuracy >= 0.99 and loss <= 0.1".
         patience: stop after so many evaluations in a row that are no better than the best before them, by the metric of
             checkpoint.keep_best, else by the lowest loss. null: never.
+        observe: whether each line of metrics tells where the time since the last went, and of memory and devices.
     """
 
     epochs: int = 15
@@ -147,6 +148,7 @@ class TrainerConfig:
     log_every: int = 10
     stop_when: str | None = None
     patience: int | None = None
+    observe: bool = True
 
     def __post_init__(self) -> None:
         """Check every setting by itself."""

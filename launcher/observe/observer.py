@@ -25,6 +25,7 @@ from samplers.words import counted
 
 log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
+FLOPS = "speed/flop_utilisation"
 SPEED_AND_SIZE = ("train/rows_per_s", "train/lr", "test/rows")
 
 
@@ -61,8 +62,10 @@ class Observer:
     def reached(self, done: Done) -> None:
         """A step is done."""
 
-    def trained(self, done: Done, rows: int, values: Mapping[str, float]) -> None:
-        """A line of training metrics; the loss is the mean over so many rows."""
+    def trained(
+        self, done: Done, rows: int, values: Mapping[str, float], measured: Mapping[str, float] | None = None
+    ) -> None:
+        """A line of training metrics; the loss is the mean over so many rows, ``measured`` is told as it is named."""
 
     def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
         """The results of an evaluation."""
@@ -96,7 +99,7 @@ class RunObserver(Observer):
         self, run_dir: Path, status: Status, last_step: int = 0, epochs: int = 0, evaluates: bool = True
     ) -> None:
         self._evaluates = evaluates
-        self._warned = False
+        self._warned = self._marvels = False
         self._lacks_room = False
         self._lines = Growing(run_dir / METRICS)
         self._done = Done(status.step, status.epoch, status.rows)
@@ -118,6 +121,7 @@ class RunObserver(Observer):
         self._task = self._bar.add_task("steps", total=last_step, completed=status.step)
         self._since = (time.perf_counter(), status.rows)
         self._losses: list[tuple[float, int]] = []
+        self._measured: list[Mapping[str, float]] = []
 
     @property
     def metrics(self) -> Mapping[str, float]:  # type: ignore[override]
@@ -160,20 +164,33 @@ class RunObserver(Observer):
         """A step is done; told when there is something to tell."""
         self._done = done
 
-    def trained(self, done: Done, rows: int, values: Mapping[str, float]) -> None:
-        """A line of training metrics, with rows per second since the last."""
+    def trained(
+        self, done: Done, rows: int, values: Mapping[str, float], measured: Mapping[str, float] | None = None
+    ) -> None:
+        """A line of training metrics, with rows per second since the last, and what was ``measured`` since then."""
         self._losses.append((values["loss"], rows))
         now = time.perf_counter()
         before, rows_before = self._since
         self._since = (now, done.rows)
         speed = (done.rows - rows_before) / (now - before)
-        self._record(done, {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed})
+        told = {**{f"train/{k}": v for k, v in values.items()}, "train/rows_per_s": speed}
+        self._measured.append(measured or {})
+        self._record(done, told, measured or {})
         if not math.isfinite(values["loss"]) and not self._warned:
             self._warned = True
             log.warning("train/loss is %s at step %d: nothing is learned from here on", values["loss"], done.step)
+        self._check_flops((measured or {}).get(FLOPS, 0.0))
         if not self._evaluates:
             log.info("%s", self._line(done, {}))
         self._bar.update(self._task, completed=done.step, description=f"epoch {done.epoch + 1}/{self._epochs}")
+
+    def _check_flops(self, utilisation: float) -> None:
+        """Say once that more is computed than the device can."""
+        if utilisation > 1 and not self._marvels:
+            self._marvels = True
+            log.warning(
+                "%s is %.0f %%, which cannot be: the model computes less than was counted", FLOPS, 100 * utilisation
+            )
 
     def evaluated(self, done: Done, results: Mapping[str, float]) -> None:
         """The results of an evaluation, as a line on the console too, with the mean loss of training since the last."""
@@ -225,13 +242,21 @@ class RunObserver(Observer):
             return "  ".join([*words, f"({counted(rows, 'row', ',')})"])
         epoch = f"epoch {done.epoch + 1:{len(str(self._epochs))}}/{self._epochs}"
         step = f"step {done.step:{len(str(self._last_step))}}/{self._last_step}"
-        return "  ".join([epoch, step, *words, *([f"{speed:,.0f} rows/s"] if speed else [])])
+        return "  ".join([epoch, step, *words, *([f"{speed:,.0f} rows/s"] if speed else []), *self._waited()])
 
-    def _record(self, done: Done, values: dict[str, float]) -> None:
-        line = {"step": done.step, "epoch": done.epoch, "rows": done.rows, **values}
+    def _waited(self) -> list[str]:
+        """The share of time spent waiting for data since the last line on the console, in words."""
+        measured, self._measured = [line for line in self._measured if "time/data" in line], []
+        seconds = sum(line["time/interval_s"] for line in measured)
+        waited = sum(line["time/data"] * line["time/interval_s"] for line in measured)
+        return [f"data {waited / seconds:.0%}"] if seconds else []
+
+    def _record(self, done: Done, values: dict[str, float], measured: Mapping[str, float] | None = None) -> None:
+        all_values = {**values, **(measured or {})}
+        line = {"step": done.step, "epoch": done.epoch, "rows": done.rows, **all_values}
         self._status = replace(self._status, metrics={**self._status.metrics, **values})
         self._lines.put(f"{to_json(line)}\n".encode())
-        self._tensorboard.scalars({name: v for name, v in values.items() if name != "test/rows"}, done.step)
+        self._tensorboard.scalars({name: v for name, v in all_values.items() if name != "test/rows"}, done.step)
         try:
             self._lines.write()
             self._tensorboard.write()

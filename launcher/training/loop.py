@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from launcher.observe.clock import waited_for
+from launcher.observe.meter import Meter
 from launcher.observe.observer import Done, Observer
 from launcher.processes.signals import Wish
 from launcher.training.agree import Agreement, Decision
@@ -87,6 +89,7 @@ class Training:
         agreement: of the ranks, to stop before the end.
         limits: where to pause and to end.
         progress: where the run stands.
+        meter: measures where the time goes.
     """
 
     stepper: Stepper
@@ -98,21 +101,25 @@ class Training:
     agreement: Agreement
     limits: Limits
     progress: Progress
+    meter: Meter = field(default_factory=Meter)
 
     def run(self) -> Ending:
         """Train to the end, or until the ranks agree to stop; then everything is kept."""
-        now, asked = self.progress, self._make_up()
+        self.meter.begin()
+        now, asked, clock = self.progress, self._make_up(), self.meter.clock
         while not (self.is_over or asked.stop):
             self.sampler.set_epoch(now.epoch)
             tell_epoch(self.loader.dataset, now.epoch)
             now.epoch_rows = self.sampler.state_dict()["rows"]
             self.stepper.begin(now.done.step)
             left = reversed(range(steps_of(self.sampler)))
-            for micro_batches, steps_left in zip(by_step(self.loader, self.sampler), left, strict=True):
+            for micro_batches, steps_left in zip(
+                by_step(waited_for(self.loader, clock), self.sampler), left, strict=True
+            ):
                 rate = self.stepper.learning_rate
                 now.add(self.stepper.step(micro_batches), steps_left)
                 self.observer.reached(now.done)
-                asked = self._pause(rate, self.agreement.after(now.done.step))
+                asked = self._pause(rate, self._agree(now.done.step))
                 if self.is_over or asked.stop:
                     break
                 self.stepper.begin(now.done.step)
@@ -134,6 +141,10 @@ class Training:
         now, limits = self.progress, self.limits
         return now.results is not None and (limits.stop.holds(now.results) or limits.patience.is_over(now.wait))
 
+    def _agree(self, step: int) -> Decision:
+        with self.meter.clock.part("communication"):
+            return self.agreement.after(step)
+
     def _pause(self, rate: float, asked: Decision) -> Decision:
         """After a step: tell, evaluate and keep what is due; a checkpoint comes last, so that it holds the rest.
 
@@ -147,7 +158,8 @@ class Training:
         if self._owes_evaluation and not asked.stop:
             asked = self._evaluate(asked)
         if self.is_over or asked.stop or asked.keep or self.keeper.cadence.is_due(step) or self._is_best:
-            self.keeper.keep(self.progress)
+            with self.meter.clock.part("checkpoint"):
+                self.keeper.keep(self.progress)
         return asked
 
     @property
@@ -176,7 +188,10 @@ class Training:
         window, rows = self.progress.window, self.progress.window.rows
         if rows:
             skipped = {"skipped": self.stepper.finite.skipped} if self.stepper.finite.skipped else {}
-            self.observer.trained(self.progress.done, rows, {"loss": window.close(), "lr": rate, **skipped})
+            with self.meter.clock.part("communication"):
+                loss = window.close()
+            values = {"loss": loss, "lr": rate, **skipped}
+            self.observer.trained(self.progress.done, rows, values, self.meter.close(rows))
 
     @property
     def _evaluates_here(self) -> bool:
@@ -193,7 +208,8 @@ class Training:
         if self.evaluate is None:
             return asked
         try:
-            now.results = self.evaluate()
+            with self.meter.clock.part("evaluation"):
+                now.results = self.evaluate()
         except GivenUpError:
             return self.agreement.after(now.done.step, at_once=True)
         now.best = self.limits.best.better(now.best, now.results, now.done.step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from launcher.observe.clock import Clock
 from launcher.training.compute import Compute
 from launcher.training.finite import FiniteSteps
 from launcher.training.reduction import Reduction
@@ -52,6 +53,7 @@ class Stepper:
         reduction: joins the gradients of all ranks.
         clip_norm: largest norm of the gradient; None: no clipping.
         finite: lets the optimizer step where the gradient is finite; with float16, loss scaling sees to that.
+        clock: is told which part of the step begins.
     """
 
     model: nn.Module
@@ -62,6 +64,7 @@ class Stepper:
     reduction: Reduction
     clip_norm: float | None = None
     finite: FiniteSteps = field(default_factory=FiniteSteps)
+    clock: Clock = field(default_factory=Clock)
 
     def begin(self, step: int) -> None:
         """Get ready for a step, before its rows are read."""
@@ -77,14 +80,23 @@ class Stepper:
         sums, global_rows, factor = [], 0, 1.0
         kept = self._statistics() if self.finite.skips or self.compute.scaler.is_enabled() else []
         for batch, share in micro_batches:
-            with self.reduction.micro_batch(share) as note:
+            with self.clock.part("forward_backward"), self.reduction.micro_batch(share) as note:
                 loss = self._loss(batch, share)
                 factor = self.reduction.divides_by / share.global_rows
+                if share.last_in_step:
+                    self.clock.after_backward(loss, "communication")
                 self.compute.backward(loss * power_of_two(factor))
                 note(loss.detach())
             sums.append(loss.detach())
             global_rows = share.global_rows
-        loss = self.reduction.finish()
+        with self.clock.part("communication"):
+            loss = self.reduction.finish()
+        with self.clock.part("optimizer"):
+            may_step = self._optimize(sums, factor, kept)
+        return Stepped(loss, global_rows, left_out=not may_step)
+
+    def _optimize(self, sums: Sequence[Tensor], factor: float, kept: Iterable[tuple[Tensor, Tensor]]) -> bool:
+        """Move the weights, where the gradient is finite; returns whether it is, or loss scaling sees to that."""
         scale_gradients(self.model, factor / power_of_two(factor))
         may_step = self.compute.scaler.is_enabled() or self.finite.allow(self.model, sums)
         taken = may_step and self.compute.step(self.optimizer, self.model, self.clip_norm)
@@ -93,7 +105,7 @@ class Stepper:
         else:
             put_back(kept)
         self.optimizer.zero_grad()
-        return Stepped(loss, global_rows, left_out=not may_step)
+        return may_step
 
     def _move_on(self) -> None:
         """The weights have moved: so does the rate, and what follows the weights."""
@@ -115,8 +127,10 @@ class Stepper:
 
     def _loss(self, batch: Any, share: Share) -> Tensor:
         """The sum over the real rows of a micro-batch, in float32 at least: 16 bits would round the weight of a row."""
+        with self.clock.part("to_device"):
+            rows = self.compute.rows(batch)
         with self.compute.autocast():
-            losses = self.task.loss(self.model, self.compute.rows(batch))
+            losses = self.task.loss(self.model, rows)
         if losses.shape != (share.rows,):
             raise ValueError(
                 f"the task gives losses of shape {tuple(losses.shape)} for a micro-batch of "

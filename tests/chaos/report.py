@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from launcher.observe.meter import MEASURED
 from tests.chaos.disturb import Hit
 from tests.chaos.ledger import Line, whole_steps
 from tests.chaos.schedule import KINDS
@@ -41,7 +42,8 @@ class Outcome:
     def metrics(self) -> list[dict[str, Any]]:
         """What was logged but for speed."""
         lines = (self.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [{name: v for name, v in json.loads(line).items() if name != "train/rows_per_s"} for line in lines]
+        speed = ("train/rows_per_s", *MEASURED)
+        return [{name: v for name, v in json.loads(line).items() if not name.startswith(speed)} for line in lines]
 
     @property
     def rows(self) -> dict[int, list[Rows]]:

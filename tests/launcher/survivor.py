@@ -4,6 +4,7 @@ import json
 import shutil
 
 from launcher.checkpoints import store
+from launcher.observe.meter import MEASURED
 from tests.launcher.command import CONFIGS
 
 SURVIVOR = (f"--config-dir={CONFIGS}", "experiment=survivor")
@@ -20,7 +21,8 @@ def back_to(step, source, folder):
 
 
 def lines_without_speed(done):
-    return [{name: value for name, value in line.items() if name != "train/rows_per_s"} for line in done.metrics]
+    speed = ("train/rows_per_s", *MEASURED)
+    return [{name: value for name, value in line.items() if not name.startswith(speed)} for line in done.metrics]
 
 
 def ledger(folder, ranks):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.observe.meter import MEASURED
 from tests.launcher.command import TINY, Line, in_turn, launch
 
 DIGITS = ("batch.global_size=256", "trainer.epochs=3", "trainer.log_every=1", "launch.threads_per_rank=1")
@@ -43,7 +44,8 @@ def runs(folder, *several):
 
 def measured(done):
     """What metrics.jsonl says, without speeds."""
-    return [{k: v for k, v in line.items() if k != "train/rows_per_s" and "time" not in k} for line in done.metrics]
+    speed = ("train/rows_per_s", *MEASURED)
+    return [{k: v for k, v in line.items() if not k.startswith(speed)} for line in done.metrics]
 
 
 def assert_same(found, one):

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from launcher.observe.meter import MEASURED
 from launcher.observe.status import Status, write_status
 from launcher.testing import RankError
 from tests.launcher.command import Line, in_turn, launch
@@ -25,11 +26,14 @@ RUNS = {
 }
 
 
+SPEED = ("train/rows_per_s", "hp_metric", *MEASURED)
+
+
 def scalars(done):
     """The points of TensorBoard that count."""
     events = EventAccumulator(str(done.run_dir / "tensorboard"))
     events.Reload()
-    names = sorted(name for name in events.Tags()["scalars"] if name not in ("train/rows_per_s", "hp_metric"))
+    names = sorted(name for name in events.Tags()["scalars"] if not name.startswith(SPEED))
     return {name: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
 
 
