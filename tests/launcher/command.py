@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from launcher import cli
+from launcher import cli, ending
 from launcher.testing import simulate
 
 CONFIGS = Path(__file__).parent / "conf"
@@ -86,7 +86,7 @@ def launch(folder, world_size, *words, environment=None, before=None, times=1):
         rank = os.environ.get("RANK", "0")
         os.chdir(folder)
         _redirect(1, folder / f"stdout_{rank}"), _redirect(2, folder / f"stderr_{rank}")
-        cli.SECOND_S = 0.0  # it is for torchrun's table
+        ending.SECOND_S = 0.0  # it is for torchrun's table
         if before is not None:
             before()
         statuses = []
@@ -136,7 +136,7 @@ def in_turn(*lines, world_size=1):
         os.environ["MASTER_PORT"] = port
         printed = line.folder / f"stdout_{rank}", line.folder / f"stderr_{rank}"
         _redirect(1, printed[0]), _redirect(2, printed[1])
-        cli.SECOND_S = 0.0
+        ending.SECOND_S = 0.0
         if line.before is not None:
             line.before()
         status = cli.main(placed(line.words))

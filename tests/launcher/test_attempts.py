@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from launcher import cli
+from launcher.instructions import ORDERS, REMEMBERED, Instructions, remembered
 from launcher.processes.attempts import agreed
 from launcher.processes.environment import Rank
 from tests.launcher.command import TINY, launch
@@ -41,12 +42,12 @@ def test_on_one_node_its_agent_counts_until_there_were_several():
 
 
 def test_who_was_stopped_for_other_nodes_to_take_part_was_not_preempted():
-    store, run = dist.HashStore(), cli.Instructions(run_dir="run")
-    assert cli.remembered(Rank(), store) is None
-    store.set(cli.ORDERS, run.to_json())
-    store.set(cli.REMEMBERED, cli.Instructions(exit_status=75).to_json())
-    assert cli.remembered(Rank(), store) == run
-    assert cli.remembered(Rank(restarts=1), store).exit_status == 75
+    store, run = dist.HashStore(), Instructions(run_dir="run")
+    assert remembered(Rank(), store) is None
+    store.set(ORDERS, run.to_json())
+    store.set(REMEMBERED, Instructions(exit_status=75).to_json())
+    assert remembered(Rank(), store) == run
+    assert remembered(Rank(restarts=1), store).exit_status == 75
 
 
 def test_ranks_whose_agents_count_differently_run_together(tmp_path):

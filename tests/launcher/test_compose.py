@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from launcher.cli import Instructions
 from launcher.configure.command_line import parse
 from launcher.configure.compose import compose_run, config_dir, config_groups, show_config
 from launcher.configure.run_folder import to_yaml
 from launcher.configure.schema import RunConfig, known_keys
+from launcher.instructions import Instructions
 from launcher.processes.errors import SettingsError
 
 CHOICES = [f"{group}={name}" for group, names in config_groups().items() for name in names]
