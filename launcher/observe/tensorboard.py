@@ -32,17 +32,17 @@ class TensorBoard:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """One point of each curve, to be written."""
-        from torch.utils.tensorboard.summary import scalar  # noqa: PLC0415 - slow to import, not needed to start
+        from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - slow to import, not needed to start
 
-        for name, value in values.items():
-            self._put(step=step, summary=scalar(name, value))  # type: ignore[no-untyped-call]
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._put(step=step, summary=Summary(value=points))
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """The settings of the run beside its metrics, whose values are the last points of their curves, to be written.
 
         The writer's own ``add_hparams`` would add a point at step 0 to each curve, which hides the others.
         """
-        from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
+        from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - likewise
 
         for summary in hparams(flat(settings), dict(metrics)):  # type: ignore[no-untyped-call]
             self._put(summary=summary)
