@@ -31,7 +31,7 @@ from launcher.training.evaluate import Evaluator
 from launcher.training.interval import Interval
 from launcher.training.keep import Keeper, facts_of
 from launcher.training.loop import Limits, Training, tell_epoch
-from launcher.training.measure import meter_of
+from launcher.training.measure import meter_of, profiler_of
 from launcher.training.patience import Patience
 from launcher.training.progress import Progress, next_step_in_words
 from launcher.training.reduction import Reduction
@@ -84,7 +84,17 @@ def assemble(
     evaluation = None if parts.test is None else _combined(run, context, parts, stepper.reduction)
     agreement = Agreement(lambda: context.signals.wish, context.watch.reached, place, lambda: keeper.interval.seconds)
     return Training(
-        stepper, sampler, rows, evaluation, keeper, observer, agreement, _limits(run, parts), progress, meter
+        stepper=stepper,
+        sampler=sampler,
+        loader=rows,
+        evaluate=evaluation,
+        keeper=keeper,
+        observer=observer,
+        agreement=agreement,
+        limits=_limits(run, parts),
+        progress=progress,
+        meter=meter,
+        profiler=profiler_of(run, context, progress.done.step),
     )
 
 

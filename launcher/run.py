@@ -79,7 +79,8 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     training.observer.began({COMMAND: context.command, CONFIG: to_yaml(run), IDENTITY: identity})
     context.watch.begin(plan.active, run.launch.timeout_s)
     with training.observer.progress(), context.signals.noted(), training.keeper.writing():
-        ending = training.run()
+        with training.profiler.running():
+            ending = training.run()
         context.watch.stand_apart()
     if ending.wish:
         training.observer.preempted(ending.done, str(ending.wish))

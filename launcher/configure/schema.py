@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, TypeAlias, get_type_hints
 
 from launcher.configure.launch import LaunchConfig
+from launcher.configure.profile import ProfileConfig
 from launcher.configure.sweep import SweepConfig
 from launcher.processes.errors import SettingsError, one_of
 from launcher.processes.errors import at_least as _at_least
@@ -255,6 +256,7 @@ class RunConfig:
         trainer: the loop.
         checkpoint: what is kept.
         launch: the processes.
+        profile: windows of steps of which all that is computed is recorded.
         sweep: many runs from one command.
         ddp: arguments passed on to DistributedDataParallel.
         vars: values of the user's own, for interpolation.
@@ -274,6 +276,7 @@ class RunConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     ddp: Node = field(default_factory=dict)
     vars: Node = field(default_factory=dict)

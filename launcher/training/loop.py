@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from launcher.observe.clock import waited_for
 from launcher.observe.meter import Meter
 from launcher.observe.observer import Done, Observer
+from launcher.observe.profile import Profiler
 from launcher.processes.signals import Wish
 from launcher.training.agree import Agreement, Decision
 from launcher.training.best import BestRule
@@ -90,6 +91,7 @@ class Training:
         limits: where to pause and to end.
         progress: where the run stands.
         meter: measures where the time goes.
+        profiler: records what is computed.
     """
 
     stepper: Stepper
@@ -102,6 +104,7 @@ class Training:
     limits: Limits
     progress: Progress
     meter: Meter = field(default_factory=Meter)
+    profiler: Profiler = field(default_factory=Profiler)
 
     def run(self) -> Ending:
         """Train to the end, or until the ranks agree to stop; then everything is kept."""
@@ -119,6 +122,7 @@ class Training:
                 rate = self.stepper.learning_rate
                 now.add(self.stepper.step(micro_batches), steps_left)
                 self.observer.reached(now.done)
+                self.profiler.step()
                 asked = self._pause(rate, self._agree(now.done.step))
                 if self.is_over or asked.stop:
                     break

@@ -13,12 +13,14 @@ from launcher.observe.clock import clock_of
 from launcher.observe.flops import Flops, flops_of_a_row, peak_of
 from launcher.observe.gauges import CpuUse, Paced, gpu_use
 from launcher.observe.meter import RunMeter
+from launcher.observe.profile import FOLDER, Profiler, WindowProfiler, Windows, activities
 from launcher.processes.errors import first_line
 from launcher.training.check import first_rows
 from launcher.training.evaluate import evaluating
 from launcher.training.stepper import compute_of
 
 log = logging.getLogger(__name__)
+MEGA = 1_000_000
 
 
 def meter_of(run: RunConfig, context: RankContext, parts: Parts, place: torch.device, ranks: int) -> RunMeter:
@@ -49,3 +51,19 @@ def _flops(run: RunConfig, parts: Parts, device: torch.device) -> Flops | None:
     except Exception as error:  # noqa: BLE001 - torch's counter does not know every operation
         log.info("speed/flop_utilisation is not told, as the operations cannot be counted: %s", first_line(error))
         return None
+
+
+def profiler_of(run: RunConfig, context: RankContext, first: int) -> Profiler:
+    """What records the steps of this rank, after the ``first`` ones that the run had done before."""
+    asked, rank = run.profile, context.rank.rank
+    if not asked.enabled or (rank and asked.ranks == "first"):
+        return Profiler()
+    options = {
+        "activities": activities(context.device),
+        "record_shapes": asked.shapes,
+        "profile_memory": asked.memory,
+        "with_stack": asked.stacks,
+    }
+    most = int(asked.most_mb * MEGA)
+    windows = Windows(asked.wait, asked.warmup, asked.active, asked.repeat, options, most)
+    return WindowProfiler(context.run_dir / FOLDER, rank, windows, first)
