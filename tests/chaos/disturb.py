@@ -182,9 +182,15 @@ class Disturbed:
             self._problem(live, "does not tell that the disk is full")
         self.job.ledger.wait_for(gone_or_far, fault.hold_s)
         live.limit_files(-1)
-        hit.at, hit.ended = time.monotonic(), gone()
+        hit.at, hit.ended, step = time.monotonic(), gone(), live.last_step
+
+        def kept_since() -> bool:
+            """The status may be one from before the disk was full, when it could be written."""
+            status = self.job.status()
+            return status.get("checkpoint_error") is None and (status.get("checkpoint_step") or 0) >= step
+
         if not hit.ended:
-            self.job.ledger.wait_for(lambda: gone() or self.job.status().get("checkpoint_error") is None, TOLD_S)
+            self.job.ledger.wait_for(lambda: gone() or kept_since(), TOLD_S)
 
     def _is_gone(self, live: Live, hit: Hit) -> bool:
         """Whether the launcher is gone after a fault; else the ranks were started anew, or were not hit."""
