@@ -127,6 +127,8 @@ def _continues(run_dir: Path, status: Status, found: list[Found], whole: list[Fo
     given = Given.kept_in(run_dir)
     if given and "mode=evaluate" in given.line.overrides:
         return "nowhere: it evaluated, and trained nothing"
+    if given and "mode=tune" in given.line.overrides:
+        return "nowhere: it tried micro-batch sizes, and trained nothing"
     how = (
         f"\n  {given.continuing(run_dir, status.world_size)}"
         if given

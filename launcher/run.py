@@ -24,12 +24,15 @@ from launcher.configure.run_folder import CONFIG, to_yaml
 from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
 from launcher.observe.observer import Done
-from launcher.observe.status import to_json
+from launcher.observe.status import Status, to_json, write_status
 from launcher.processes.group import backend_of, process_group, tell_the_end, wait_for_the_end
 from launcher.training.compute import exactly
 from launcher.training.fit import check_parts
 from launcher.training.resume import find, take_states
 from launcher.training.stepper import compute_of
+from launcher.tune.auto import settled
+from launcher.tune.find import find_size
+from launcher.tune.tell import tell
 from samplers import BatchPlan
 
 log = logging.getLogger(__name__)
@@ -52,14 +55,34 @@ def start(run: RunConfig, context: RankContext) -> str:
         context.watch.stand_apart()
         with context.signals.noted():
             return wait_for_the_end(context.store, context.rank, context.signals)
+    if run.mode == "tune":
+        return tune(run, context, plan.active)
+    run = settled(run, context, plan.active)
+    plan = plan_of(run, context.rank.world_size)
     with _group(run, context, plan.active), exactly(run.batch.exact):
         state = train(run, context, plan)
-        with suppress(dist.DistError):  # the launcher is gone, and nobody waits any more
-            if context.rank.rank == 0:
-                tell_the_end(context.store, context.rank, state)
-            elif state == "preempted":  # a launcher ends all ranks when the first one leaves
-                wait_for_the_end(context.store, context.rank, context.signals)
+        _end_together(context, state)
     return state
+
+
+def _end_together(context: RankContext, state: str) -> None:
+    with suppress(dist.DistError):  # the launcher is gone, and nobody waits any more
+        if context.rank.rank == 0:
+            tell_the_end(context.store, context.rank, state)
+        elif state == "preempted":  # a launcher ends all ranks when the first one leaves
+            wait_for_the_end(context.store, context.rank, context.signals)
+
+
+def tune(run: RunConfig, context: RankContext, ranks: int) -> str:
+    """Find the micro-batch that fits and pays, and tell of it; returns the state at the end."""
+    tuning = find_size(run, context, ranks)
+    if context.rank.rank == 0:
+        tell(tuning, run, context.run_dir)
+        ended = Status(state="finished", world_size=ranks, restarts=context.rank.attempt)
+        write_status(context.run_dir, ended)
+        log.info("finished; run folder %s", context.run_dir)
+    _end_together(context, "finished")
+    return "finished"
 
 
 def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:

@@ -20,7 +20,7 @@ FIXED = {
 """What would make it another run, and the settings that do."""
 WHERE = ("engine", "slurm", "rdzv_endpoint", "rdzv_id", "node_rank", "local_addr")
 """Settings of launch that say where a run starts, which is often another place than before."""
-NOT_COMPARED = ("mode", "checkpoint.resume", "checkpoint.load", "sweep", *(f"launch.{name}" for name in WHERE))
+NOT_COMPARED = ("mode", "checkpoint.resume", "checkpoint.load", "sweep", "tune", *(f"launch.{name}" for name in WHERE))
 UNSET = "unset"
 MOST_SHOWN = 8
 

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import replace
 
-from launcher.configure.schema import RunConfig
+from launcher.configure.schema import AUTO, RunConfig
 from launcher.processes.errors import SettingsError
 from samplers import BatchPlan
 from samplers.words import counted
@@ -20,7 +20,7 @@ def plan_of(run: RunConfig, world_size: int) -> BatchPlan:
     """
     batch = run.batch
     try:
-        plan = BatchPlan(batch.global_size, world_size, batch.min_per_device, batch.max_per_device, run.shard_rows)
+        plan = BatchPlan(batch.global_size, world_size, batch.min_per_device, batch.most_at_once, run.shard_rows)
     except ValueError as error:
         raise SettingsError(in_config_words(str(error))) from error
     if run.batchnorm == "sync" and len(plan.micro_batches(0)) > 1:
@@ -81,6 +81,8 @@ def _ignored(run: RunConfig) -> list[str]:
             f"batch.max_per_device={run.batch.max_per_device} has no effect with batch.exact=true, which takes one "
             "shard at a time; batch.shard_rows says how many rows that is"
         )
+    if run.mode == "plan" and run.batch.max_per_device == AUTO and not run.batch.exact:
+        found.append("batch.max_per_device=auto is found when the run starts; here shares are not cut")
     if run.batch.exact and run.ddp:
         names = ", ".join(f"ddp.{name}" for name in run.ddp)
         found.append(f"{names}: no effect with batch.exact=true, which does without DistributedDataParallel")

@@ -13,13 +13,15 @@ from typing import Any, TypeAlias, get_type_hints
 from launcher.configure.launch import LaunchConfig
 from launcher.configure.profile import ProfileConfig
 from launcher.configure.sweep import SweepConfig
+from launcher.configure.tune import TuneConfig
 from launcher.processes.errors import SettingsError, one_of
 from launcher.processes.errors import at_least as _at_least
 from samplers import TAILS
 
 Node: TypeAlias = dict[str, Any]
 
-MODES = ("train", "evaluate", "plan", "inspect")
+MODES = ("train", "evaluate", "plan", "tune", "inspect")
+AUTO = "auto"
 TOO_MANY_DEVICES = ("idle", "error", "grow")
 LR_RULES = ("none", "linear", "sqrt")
 BATCHNORM = ("local", "shard", "sync")
@@ -40,7 +42,8 @@ class BatchConfig:
     Attributes:
         global_size: rows of one optimizer step over all ranks.
         min_per_device: the fewest rows that a device ever takes at once in training.
-        max_per_device: the most rows that a device takes at once; more are accumulated. null: no limit.
+        max_per_device: the most rows that a device takes at once; more are accumulated. auto: what fits and pays, found
+            before training as by mode=tune, and kept with the run. null: no limit.
         tail: what becomes of the incomplete global batch at the end of an epoch: drop, pad, spread (a smaller last
             step) or carry (it opens the next epoch).
         pad_weight: 0 or 1, the weight of padded rows in loss and metrics.
@@ -55,7 +58,7 @@ class BatchConfig:
 
     global_size: int = 128
     min_per_device: int = 16
-    max_per_device: int | None = None
+    max_per_device: Any = None
     tail: str = "drop"
     pad_weight: int = 0
     too_many_devices: str = "idle"
@@ -67,7 +70,9 @@ class BatchConfig:
         """Check every setting by itself."""
         _at_least("batch.global_size", self.global_size, 1)
         _at_least("batch.min_per_device", self.min_per_device, 1)
-        _at_least("batch.max_per_device", self.max_per_device, 1)
+        if self.max_per_device not in (None, AUTO) and type(self.max_per_device) is not int:
+            raise SettingsError(f"batch.max_per_device={self.max_per_device} is no number of rows; or set auto or null")
+        _at_least("batch.max_per_device", self.most_at_once, 1)
         _at_least("batch.shard_rows", self.shard_rows, 1)
         one_of("batch.tail", self.tail, TAILS)
         one_of("batch.too_many_devices", self.too_many_devices, TOO_MANY_DEVICES)
@@ -82,6 +87,11 @@ class BatchConfig:
             raise SettingsError(
                 f"batch.lr_rule={self.lr_rule} follows a global batch that grows; set batch.too_many_devices=grow"
             )
+
+    @property
+    def most_at_once(self) -> int | None:
+        """The most rows that a device takes at once, as far as that is known; None: no limit, or found later."""
+        return None if self.max_per_device == AUTO else self.max_per_device
 
 
 @dataclass
@@ -241,7 +251,8 @@ class RunConfig:
     """All settings of one run, resolved.
 
     Attributes:
-        mode: train, evaluate, plan (what would happen), or inspect (what hydra.run.dir holds).
+        mode: train, evaluate, plan (what would happen), tune (which micro-batch fits and pays), or inspect (what
+            hydra.run.dir holds).
         seed: of the initial weights, the order of rows and every random stream.
         batch: the global batch.
         batchnorm: whose statistics BatchNorm layers take: local (of a micro-batch), shard (of batch.shard_rows rows
@@ -258,6 +269,7 @@ class RunConfig:
         launch: the processes.
         profile: windows of steps of which all that is computed is recorded.
         sweep: many runs from one command.
+        tune: which micro-batch fits and pays.
         ddp: arguments passed on to DistributedDataParallel.
         vars: values of the user's own, for interpolation.
     """
@@ -278,6 +290,7 @@ class RunConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
     ddp: Node = field(default_factory=dict)
     vars: Node = field(default_factory=dict)
 
@@ -306,8 +319,22 @@ class RunConfig:
                 f"mode=evaluate takes its weights from checkpoint.load, not from "
                 f"checkpoint.resume={self.checkpoint.resume}"
             )
+        self._check_tune()
         if self.mode == "evaluate" and not self.checkpoint.load:
             raise SettingsError("mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights")
+
+    def _check_tune(self) -> None:
+        if self.mode == "tune" and self.batch.exact:
+            raise SettingsError(
+                "mode=tune finds batch.max_per_device, which has no effect with batch.exact=true: one shard is taken "
+                "at a time, and batch.shard_rows says how many rows that is; set batch.exact=false"
+            )
+        most, least = self.tune.max_rows, self.batch.min_per_device
+        if most is not None and most < least:
+            raise SettingsError(
+                f"tune.max_rows={most} is smaller than batch.min_per_device={least}: no size is left to try; raise "
+                "tune.max_rows or lower batch.min_per_device"
+            )
 
     def _check_exact(self) -> None:
         if self.batch.exact and self.batch.too_many_devices == "grow":

@@ -105,7 +105,7 @@ def joined(
     """Join the ranks 0 .. world_size - 1 into a process group for the length of the block, also a single one."""
     ours = dist.PrefixStore(f"group/{rank.attempt}", store)
     if rank.one_node:
-        _stay_on_this_node()
+        stay_on_this_node()
     else:
         _reach_the_other_nodes(ours, rank, world_size)
     dist.init_process_group(
@@ -121,7 +121,7 @@ def joined(
         dist.destroy_process_group()
 
 
-def _stay_on_this_node() -> None:
+def stay_on_this_node() -> None:
     """Let gloo talk over the loopback interface: a host name need not resolve, and no port is open to others."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.family == socket.AF_INET and a.address.startswith("127.") for a in addresses):

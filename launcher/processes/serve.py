@@ -55,7 +55,7 @@ def serve(descriptor: int) -> NoReturn:
             stream.reconfigure(line_buffering=True, write_through=False)  # lines of ranks stay whole
     with suppress(EOFError, OSError):  # the caller is gone
         work: Work = pickle.loads(connection.recv_bytes())  # noqa: S301 - from our own caller
-        threading.Thread(target=_end_with_the_caller, args=(connection,), daemon=True).start()
+        threading.Thread(target=end_with_the_caller, args=(connection,), daemon=True).start()
         content = answer(work.call, _group(work))
         kill_workers()
         atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter would do
@@ -77,7 +77,8 @@ def _group(work: Work) -> Iterator[None]:
         yield
 
 
-def _end_with_the_caller(connection: Connection) -> None:
+def end_with_the_caller(connection: Connection) -> None:
+    """In a thread: end this process, and those that it started, once nobody is at the other end."""
     with suppress(EOFError, OSError):
         connection.recv_bytes()
     end_now(FAILED)

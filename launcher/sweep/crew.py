@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.processes.environment import World, inherited
+from launcher.processes.forked import NOT_STARTED
 from launcher.processes.store import new_store
 from launcher.sweep.jobs import Job
 from launcher.sweep.pool import Devices, Pool
-from launcher.sweep.ranks import NOT_STARTED, Ranks, start_rank
+from launcher.sweep.ranks import Ranks, start_rank
 
 
 class Team(Protocol):

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from launcher.observe.status import Status, mark_of_status, read_status
 from launcher.processes import errors
+from launcher.processes.forked import NOT_STARTED
 from launcher.processes.signals import Signals
 from launcher.sweep.crew import Crew, Team
 from launcher.sweep.jobs import DONE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, Job, Record, Source, View
 from launcher.sweep.ledger import Ledger
 from launcher.sweep.outcome import cause_of, ended_as, kills_for_memory, told_by, value_of
-from launcher.sweep.ranks import NOT_STARTED
 
 LOOK_S = 0.05
 STATUS_S = 0.5

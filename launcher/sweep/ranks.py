@@ -7,30 +7,24 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch.distributed as dist
 
+from launcher.processes.forked import CONTEXT, prepare_to_fork, print_to, tell
 from launcher.processes.signals import held_back
 from launcher.sweep.jobs import CONSOLE
 
-CONTEXT = multiprocessing.get_context("forkserver")
 LAST_S = 10.0
 """Seconds that a killed rank has to be gone; the system may not let go of one that waits for a disk."""
-NOT_STARTED = (OSError, EOFError)
-"""What is raised where a rank cannot be started; EOFError where the process that ranks are forked from was killed."""
 PRELOADED = ["launcher.cli", "torch._dynamo", "torch.utils.tensorboard"]
 
 
 def prepare_to_start() -> None:
     """Have a process load, meanwhile, what ranks are forked from; the first rank would wait for it."""
-    CONTEXT.set_forkserver_preload(PRELOADED)
-    with held_back():  # signals to the group of this process are none of its business: ranks would end with it
-        forkserver.ensure_running()
+    prepare_to_fork(PRELOADED)
 
 
 def start_rank(order: Path, environment: Mapping[str, str], cores: tuple[int, ...] = ()) -> BaseProcess:
@@ -56,30 +50,12 @@ def live(order: str, environment: dict[str, str], cores: tuple[int, ...]) -> Non
     os.environ.update(environment)
     if cores:
         os.sched_setaffinity(0, cores)
-    _print_to(Path(order).parent / CONSOLE)
+    print_to(Path(order).parent / CONSOLE)
     multiprocessing.set_start_method(None, force=True)  # its own children start as those of any process
     from launcher.__main__ import main  # noqa: PLC0415 - loads torch, which is not for whoever starts ranks
 
     sys.argv = ["launcher", "--job", order]
     main()
-
-
-def _print_to(file: Path) -> None:
-    with file.open("ab") as console, Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(console.fileno(), 1)
-        os.dup2(console.fileno(), 2)
-
-
-def tell(process: BaseProcess, number: int) -> None:
-    """Send a signal to a rank; SIGKILL also to the processes that it started."""
-    assert process.pid is not None  # noqa: S101 - it was started
-    if number == signal.SIGKILL:
-        with suppress(ProcessLookupError):  # it has no group of its own yet, or none is left of it
-            os.killpg(process.pid, number)
-    if process.exitcode is None:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
 
 
 @dataclass

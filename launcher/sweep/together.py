@@ -16,6 +16,7 @@ import torch.distributed as dist
 from launcher.processes import errors
 from launcher.processes.environment import Rank, World, inherited
 from launcher.processes.errors import SettingsError
+from launcher.processes.forked import NOT_STARTED
 from launcher.processes.group import wish_key
 from launcher.processes.network import address_towards, is_loopback
 from launcher.processes.signals import Signals
@@ -23,7 +24,7 @@ from launcher.processes.store import new_store
 from launcher.processes.threads import VARIABLE, users_own_threads
 from launcher.sweep.crew import Team
 from launcher.sweep.jobs import Job
-from launcher.sweep.ranks import LAST_S, NOT_STARTED, Ranks, start_rank
+from launcher.sweep.ranks import LAST_S, Ranks, start_rank
 
 LOOK_S = 0.05
 ALL = ("all",)

@@ -501,3 +501,60 @@ class Fated(nn.Linear):
             os.kill(os.getpid(), signal.SIGSEGV)
         if self.fate == "sleeps":
             time.sleep(600)
+
+
+class Takes(torch.autograd.Function):
+    """Passes values on, and takes memory for each row: for as long as the graph lives, or for a moment in backward."""
+
+    @staticmethod
+    def forward(ctx, values, mib, where):
+        ctx.mib, ctx.where = mib, where
+        ctx.save_for_backward(taken(values, mib) if where == "forward" else None)
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.where == "backward":
+            taken(gradient, ctx.mib)
+        return gradient, None, None
+
+
+def taken(rows, mib):
+    """Memory for some rows, which nobody writes to."""
+    return torch.empty(len(rows) * mib * 2**18)
+
+
+class Hungry(nn.Linear):
+    """Takes so many MiB for each row, in ``forward`` or ``backward``."""
+
+    def __init__(self, mib=16, where="forward"):
+        super().__init__(4, 3)
+        self.mib, self.where = mib, where
+
+    def forward(self, inputs):
+        return Takes.apply(super().forward(inputs), self.mib, self.where)
+
+
+class Refuses(nn.Linear):
+    """Fails in training at so many rows, in one of several ways."""
+
+    def __init__(self, how, rows):
+        super().__init__(4, 3)
+        self.how, self.rows = how, rows
+
+    def forward(self, inputs):
+        if self.training and len(inputs) >= self.rows:
+            if self.how == "hangs":
+                while True:
+                    signal.pause()
+            if self.how == "crashes":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            raise ValueError(f"{len(inputs)} rows are too many for my taste")
+        return super().forward(inputs)
+
+
+def leave(mib):
+    """Let this process and those that it starts find so much more memory; None: what the machine has."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = hard if mib is None else psutil.Process().memory_info().vms + mib * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))

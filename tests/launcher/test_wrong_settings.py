@@ -25,7 +25,7 @@ WRONG = [
     ("model={depth:3}", "model.depth is not in the chosen config; to add it: +model.depth=..."),
     ("optimizer.lr", "'optimizer.lr' is not a setting: write key=value"),
     ("optimizer.lr=[1", "'optimizer.lr=[1' cannot be read: "),
-    ("mode=tarin", "mode=tarin is not one of train, evaluate, plan, inspect; did you mean 'train'?"),
+    ("mode=tarin", "mode=tarin is not one of train, evaluate, plan, tune, inspect; did you mean 'train'?"),
     ("mode=evaluate", "mode=evaluate needs checkpoint.load=PATH: a run folder or a file of weights"),
     ("launch.processes=5", "launch.processes=5, but torchrun started 2 on this node; leave launch.processes out"),
     (
