@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from launcher.training.fit import check_parts
 from launcher.training.resume import find, take_states
 from launcher.training.stepper import compute_of
 from launcher.tune.auto import settled
-from launcher.tune.find import find_size
+from launcher.tune.examine import look
+from launcher.tune.find import find_size, first_order
 from launcher.tune.tell import tell
 from samplers import BatchPlan
 
@@ -77,7 +78,9 @@ def tune(run: RunConfig, context: RankContext, ranks: int) -> str:
     """Find the micro-batch that fits and pays, and tell of it; returns the state at the end."""
     tuning = find_size(run, context, ranks)
     if context.rank.rank == 0:
-        tell(tuning, run, context.run_dir)
+        order = replace(first_order(run, context, ranks), rows=tuning.recommended)
+        examined = look(order, context, run.tune.timeout_s)
+        tell(tuning, run, context.run_dir, context.device, ranks, examined)
         ended = Status(state="finished", world_size=ranks, restarts=context.rank.attempt)
         write_status(context.run_dir, ended)
         log.info("finished; run folder %s", context.run_dir)

@@ -1,9 +1,10 @@
-"""Scalars and hyperparameters for TensorBoard."""
+"""Scalars, pictures and hyperparameters for TensorBoard."""
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from io import BytesIO
@@ -13,6 +14,9 @@ from typing import Any
 from launcher.observe.growing import Growing
 
 VERSION = "brain.Event:2"
+PNG_SIZE = slice(16, 24)
+"""Where a PNG file says how wide and high it is."""
+RGBA = 4
 
 
 class TensorBoard:
@@ -23,11 +27,12 @@ class TensorBoard:
     Args:
         run_dir: the run folder.
         purge: the step from which on earlier points, of a run that was interrupted, no longer count; None: they all do.
+        part: shown beside the run, under this name; empty: as the run.
     """
 
-    def __init__(self, run_dir: Path, purge: int | None = None) -> None:
+    def __init__(self, run_dir: Path, purge: int | None = None, part: str = "") -> None:
         self._purge = purge
-        self._folder = run_dir / "tensorboard"
+        self._folder = run_dir / "tensorboard" / part
         self._file: Growing | None = None
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -36,6 +41,14 @@ class TensorBoard:
 
         points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._put(step=step, summary=Summary(value=points))
+
+    def image(self, name: str, png: bytes, step: int = 0) -> None:
+        """A picture, the content of a PNG file, to be written."""
+        from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - as above
+
+        width, height = struct.unpack(">II", png[PNG_SIZE])
+        image = Summary.Image(encoded_image_string=png, colorspace=RGBA, width=width, height=height)
+        self._put(step=step, summary=Summary(value=[Summary.Value(tag=name, image=image)]))
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """The settings of the run beside its metrics, whose values are the last points of their curves, to be written.

@@ -45,7 +45,7 @@ def settled(run: RunConfig, context: RankContext, ranks: int) -> RunConfig:
         log.info("batch.max_per_device=auto: %d, as before, cannot cut the shares of %d ranks", kept, ranks)
     tuning = find_size(run, context, ranks)
     if told:
-        tell(tuning, run, context.run_dir)
+        tell(tuning, run, context.run_dir, context.device, ranks)
     return with_size(run, tuning.recommended)
 
 

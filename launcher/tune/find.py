@@ -19,7 +19,7 @@ from launcher.tune.probing import Outcome, attempt, exchange, joined, prepare
 from launcher.tune.result import Probe, Tuning
 from launcher.tune.search import Bounds
 from launcher.tune.steer import Steer
-from launcher.tune.words import in_bytes
+from launcher.tune.words import in_bytes, per_second
 from samplers.words import counted
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def find_size(run: RunConfig, context: RankContext, ranks: int) -> Tuning:
         Exception: what the run's own parts raise, but for lack of memory.
     """
     prepare()
-    first = _first_order(with_size(run, None), context, ranks)
+    first = first_order(with_size(run, None), context, ranks)
     tried, rows = Tried(), first.rows
     next_one: int | None = rows
     while next_one is not None:
@@ -80,7 +80,8 @@ def find_size(run: RunConfig, context: RankContext, ranks: int) -> Tuning:
             log.info("%s", in_words(tried.probes[-1]))
         steer = _steer(run, ranks, first.rows, tried)
         next_one = steer.next_size(tried.probes, tried.available_bytes)
-    return steer.answer(tried.probes, tried.available_bytes, tried.load)
+    answer = steer.answer(tried.probes, tried.available_bytes, tried.load)
+    return replace(answer, train_rows=tried.train_rows, target=run.tune.fast_enough)
 
 
 def in_words(probe: Probe) -> str:
@@ -89,10 +90,11 @@ def in_words(probe: Probe) -> str:
     if not probe.fits:
         return f"{size} does not fit; {probe.why_not}"
     peak = f"{in_bytes(probe.peak_bytes)}, " if probe.peak_bytes else ""
-    return f"{size} fits, {peak}{probe.rows_per_s:,.0f} rows/s per device"
+    return f"{size} fits, {peak}{per_second(probe.rows_per_s)} rows/s per device"
 
 
-def _first_order(run: RunConfig, context: RankContext, ranks: int) -> Order:
+def first_order(run: RunConfig, context: RankContext, ranks: int) -> Order:
+    """The smallest size."""
     grain = grain_of(run, ranks)
     local = min(context.rank.local_world_size, ranks)
     return Order(

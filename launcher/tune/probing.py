@@ -10,13 +10,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from launcher.context import RankContext
 from launcher.processes.calls import RankError, answer, collect, packed, started
@@ -32,6 +32,7 @@ from launcher.tune.result import Probe
 from samplers.words import counted
 
 PRELOADED = ("launcher.tune.measure", "torch._dynamo")
+Found = TypeVar("Found")
 LOOK_S = 0.05
 SLOWER_S = 60.0
 """Seconds that another rank may begin later, or be slower to start a process."""
@@ -74,17 +75,9 @@ def attempt(order: Order, context: RankContext, timeout_s: float, *, smaller_ran
         PlainError: where it died, and not for lack of memory.
     """
     rows, name = counted(order.rows, "row"), f"rank {context.rank.rank}"
-    file = context.run_dir / f"rank_{context.rank.rank}.log"
     children: list[Child] = []
-
-    def start(_: int, connection: Connection) -> Child:
-        children.append(_start(name, connection, order, file))
-        return children[-1]
-
     try:
-        with started(1, start) as ranks:
-            found: Measured = collect(ranks, time.monotonic() + timeout_s)[0]
-            return found
+        return apart(measure, order, context, timeout_s, children)
     except TimeoutError as error:
         less = f", or set tune.max_rows below {order.rows}" if smaller_ran else ""
         raise SettingsError(
@@ -95,6 +88,34 @@ def attempt(order: Order, context: RankContext, timeout_s: float, *, smaller_ran
         if died_of_memory(status, smaller_ran=smaller_ran):
             return Measured.none(f"its process {ended(status)}", order.available_bytes)
         raise PlainError(f"trying a micro-batch of {rows} failed, and not for lack of memory: {error}") from error
+
+
+def apart(
+    work: Callable[[Order], Found], order: Order, context: RankContext, timeout_s: float, children: list[Child]
+) -> Found:
+    """What ``work`` gives for an order, in a process of its own that is gone afterwards.
+
+    Args:
+        work: a function of a module.
+        order: for it.
+        context: of this rank, whose log gets what the process prints.
+        timeout_s: seconds that it may take.
+        children: gets the process.
+
+    Raises:
+        TimeoutError: where it takes longer.
+        RankError: where the process died.
+        BaseException: what ``work`` raised.
+    """
+
+    def start(_: int, connection: Connection) -> Child:
+        name, file = f"rank {context.rank.rank}", context.run_dir / f"rank_{context.rank.rank}.log"
+        children.append(_start(name, connection, packed(work, (order,)), order.rows, file))
+        return children[-1]
+
+    with started(1, start) as ranks:
+        found: Found = collect(ranks, time.monotonic() + timeout_s)[0]
+        return found
 
 
 @dataclass
@@ -123,16 +144,16 @@ class Child:
         tell(self.process, signal.SIGKILL)
 
 
-def _start(name: str, connection: Connection, order: Order, file: Path) -> Child:
+def _start(name: str, connection: Connection, call: bytes, rows: int, file: Path) -> Child:
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    arguments = (connection, packed(measure, (order,)), dict(os.environ), cores, str(file))
+    arguments = (connection, call, dict(os.environ), cores, str(file))
     process = CONTEXT.Process(target=_live, args=arguments)
     try:
         with held_back():  # it may be that the process that probes are forked from starts only now
             process.start()
     except NOT_STARTED as error:
         raise PlainError(
-            f"{name} cannot start a process to try a micro-batch of {counted(order.rows, 'row')} in: {error}"
+            f"{name} cannot start a process to try a micro-batch of {counted(rows, 'row')} in: {error}"
         ) from error
     return Child(name, process)
 

@@ -53,6 +53,8 @@ class Tuning:
         recommended: for ``batch.max_per_device``.
         available_bytes: of the device with the least, or of the memory of this machine that a rank may take.
         load: processes that ran or waited to run on this machine for each usable core while it was measured.
+        train_rows: of ``data.train``; None: not known.
+        target: the part of the best throughput from which on a size is fast enough.
     """
 
     probes: tuple[Probe, ...]
@@ -64,3 +66,5 @@ class Tuning:
     recommended: int
     available_bytes: int
     load: float
+    train_rows: int | None = None
+    target: float = 0.95

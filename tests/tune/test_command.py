@@ -12,7 +12,7 @@ from tests.launcher.parts import leave
 
 HUNGRY = ("model._target_=tests.launcher.parts.Hungry", "~model.in_features", "~model.out_features", "+model.mib=64")
 TUNE = (*TINY, "mode=tune", "data.train.n=200", "tune.timeout_s=60")
-ITS_OWN = {".lock", "command.json", "config.yaml", "status.json", "tune.json"}
+ITS_OWN = {".lock", "command.json", "config.yaml", "status.json", "tensorboard", "tune.json", "tune.png"}
 ROOM_MIB = 1500
 
 
@@ -65,6 +65,16 @@ def test_real_lack_of_memory_is_found_and_survived(alone):
     assert "limited by memory" in ended.output
     assert "recommended      batch.max_per_device=" in ended.output
     assert ended.state["state"] == "finished"
+
+
+def test_gradients_are_looked_at_in_a_process_of_their_own(alone):
+    found = answer(alone["capped"])
+    assert found["about"]["ranks"] == 1
+    scale = found["advice"]["noise_scale"]
+    assert (scale["rows"] is None) == bool(scale["why_not"])
+    assert scale["micro_batches"] >= 8, scale
+    assert "noise scale      " in alone["capped"].output
+    assert "devices          the global batch stays 12 rows" in alone["capped"].output
 
 
 def test_nothing_is_left_but_its_own_files(alone):
