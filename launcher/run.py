@@ -24,7 +24,9 @@ from launcher.configure.run_folder import CONFIG, to_yaml
 from launcher.configure.schema import RunConfig
 from launcher.context import RankContext
 from launcher.observe.observer import Done
+from launcher.observe.report import write_report
 from launcher.observe.status import Status, to_json, write_status
+from launcher.observe.story import PLAN
 from launcher.processes.group import backend_of, process_group, tell_the_end, wait_for_the_end
 from launcher.training.compute import exactly
 from launcher.training.fit import check_parts
@@ -102,7 +104,8 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
         _export(run, context, parts.model)
         return "finished"
     identity = to_json(training.keeper.about["identity"])
-    training.observer.began({COMMAND: context.command, CONFIG: to_yaml(run), IDENTITY: identity})
+    told = {COMMAND: context.command, CONFIG: to_yaml(run), IDENTITY: identity, PLAN: f"{training.sampler.report()}\n"}
+    training.observer.began(told)
     context.watch.begin(plan.active, run.launch.timeout_s)
     with training.observer.progress(), context.signals.noted(), training.keeper.writing():
         with training.profiler.running():
@@ -113,6 +116,8 @@ def train(run: RunConfig, context: RankContext, plan: BatchPlan) -> str:
     elif context.rank.rank == 0:
         _export(run, context, parts.model)
         training.observer.ended(ending.state, ending.done, weights_sha256(parts.model), _tunable(run))
+    if context.rank.rank == 0:
+        write_report(context.run_dir, ending.measured)
     return ending.state
 
 

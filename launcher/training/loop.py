@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -69,11 +69,13 @@ class Ending:
         state: finished, stopped (by ``trainer.stop_when`` or ``trainer.patience``) or preempted.
         done: how far that was.
         wish: by which it was preempted.
+        measured: since the last line of metrics.
     """
 
     state: str
     done: Done
     wish: Wish | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Training:
                 if self.is_over or asked.stop:
                     break
                 self.stepper.begin(now.done.step)
-        return self._ending(asked)
+        return replace(self._ending(asked), measured=self.meter.close(0))
 
     @property
     def is_over(self) -> bool:

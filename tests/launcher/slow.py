@@ -2,7 +2,7 @@
 
 import time
 
-from torch.nn import CrossEntropyLoss
+from torch import nn
 from torch.utils.data import Dataset
 
 from launcher.checkpoints import store
@@ -36,7 +36,7 @@ class Task(Supervised):
     """A task whose losses take their time."""
 
     def __init__(self, loss=None, wait=time.sleep):
-        super().__init__(loss or CrossEntropyLoss(reduction="none"))
+        super().__init__(loss or nn.CrossEntropyLoss(reduction="none"))
         self.wait = wait
 
     def loss(self, model, batch):
@@ -53,3 +53,15 @@ def save_slowly():
         return save(*arguments)
 
     store.save = slow
+
+
+class FailsInStepThree(nn.Linear):
+    """Trains two steps and no more."""
+
+    steps = 0
+
+    def forward(self, inputs):
+        self.steps += self.training
+        if self.steps == 3:
+            raise ValueError("step three")
+        return super().forward(inputs)

@@ -84,6 +84,8 @@ def test_only_whole_files_are_left(done):
         "identity.json",
         "status.json",
         "metrics.jsonl",
+        "plan.txt",
+        "report.html",
         "tensorboard",
         "checkpoints",
         "rank_0.log",
