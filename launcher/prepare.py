@@ -146,6 +146,8 @@ def _told_at_once(line: CommandLine) -> str | None:
         return help_text(line.config_dir)
     if line.inspect:
         return _told_of(Path(line.inspect).absolute())
+    if line.report:
+        return _reported(Path(line.report).absolute())
     check_syntax(line.overrides)
     return show_config(line) if line.show else None
 
@@ -154,6 +156,17 @@ def _told_of(run_dir: Path) -> str:
     from launcher.inspection import inspect_text  # noqa: PLC0415
 
     return inspect_text(run_dir)
+
+
+def _reported(run_dir: Path) -> str:
+    from launcher.observe.report import NAME, write_report  # noqa: PLC0415
+    from launcher.observe.status import NAME as STATUS  # noqa: PLC0415
+
+    if not (run_dir / STATUS).exists():
+        raise SettingsError(f"{run_dir} is no run folder: it has no {STATUS}")
+    if write_report(run_dir) is None:
+        raise SettingsError(f"{run_dir / NAME} cannot be written")
+    return f"report           {run_dir / NAME}"
 
 
 def _version() -> str:

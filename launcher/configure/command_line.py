@@ -14,8 +14,9 @@ USAGE = """\
 torchrun --nproc-per-node=N -m launcher [key=value ...]
 python -m launcher [key=value ...]           (also the command: evenshard)
 ... -m key=value,value ...                   a sweep: a job for each combination of values
-python -m launcher inspect RUN_DIR           what a run folder holds, and where its run would continue"""
-INSPECT = "inspect"
+python -m launcher inspect RUN_DIR           what a run folder holds, and where its run would continue
+python -m launcher report RUN_DIR            writes report.html anew, also of a run that was killed or goes on"""
+INSPECT, REPORT = "inspect", "report"
 
 
 HYDRA_SETTINGS = (
@@ -42,6 +43,7 @@ class CommandLine:
         help: print the help and stop.
         version: print the versions and stop.
         inspect: the run folder to tell about.
+        report: the run folder to write a report of.
         multirun: whether this is a sweep.
         job: the file with the settings of a job, for a process that a sweep started.
     """
@@ -54,6 +56,7 @@ class CommandLine:
     help: bool = False
     version: bool = False
     inspect: str | None = None
+    report: str | None = None
     multirun: bool = False
     job: str | None = None
 
@@ -133,7 +136,9 @@ def parse(arguments: list[str]) -> CommandLine:
     for word in unknown:
         _refuse_flag(word, parser)
     if found.overrides[:1] == [INSPECT]:
-        return CommandLine((), inspect=_run_folder_of(found.overrides[1:]))
+        return CommandLine((), inspect=_run_folder_of(found.overrides))
+    if found.overrides[:1] == [REPORT]:
+        return CommandLine((), report=_run_folder_of(found.overrides))
     return CommandLine(
         overrides=tuple(found.overrides),
         config_name=found.config_name,
@@ -148,9 +153,10 @@ def parse(arguments: list[str]) -> CommandLine:
 
 
 def _run_folder_of(words: list[str]) -> str:
-    if len(words) != 1:
-        raise SettingsError(f"{INSPECT} takes one run folder, and {len(words)} are given: {INSPECT} RUN_DIR")
-    return words[0]
+    command, *folders = words
+    if len(folders) != 1:
+        raise SettingsError(f"{command} takes one run folder, and {len(folders)} are given: {command} RUN_DIR")
+    return folders[0]
 
 
 def _refuse_flag(word: str, parser: argparse.ArgumentParser) -> NoReturn:

@@ -10,6 +10,8 @@ from samplers.words import counted
 MUCH_DATA, MUCH_MOVING, MUCH_WAITING, MUCH_EVALUATION, MUCH_SAVING, MUCH_OPTIMIZER = 0.1, 0.1, 0.2, 0.3, 0.05, 0.25
 UNEVEN = 0.1
 BUSY, IDLE = 0.95, 0.5
+TOO_SHORT_S = 5.0
+"""In less, what comes once, such as first steps, hides the rest."""
 
 
 def findings(story: Story) -> list[str]:
@@ -49,6 +51,10 @@ def _time(story: Story) -> Iterator[str]:
             f"the run ended before its first line (trainer.log_every={every})" if observed else "trainer.observe=false"
         )
         yield f"Where the time went is not known: {why}."
+        return
+    measured = sum(story.seconds().values())
+    if measured < TOO_SHORT_S:
+        yield f"Only {measured:.2f} s were measured, too little to advise on: first steps hide the rest."
         return
     if shares["data"] >= MUCH_DATA:
         yield _data(story, shares["data"])

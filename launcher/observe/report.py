@@ -118,7 +118,7 @@ def _section(title: str, content: str) -> str:
 def _head(story: Story) -> str:
     status = story.status
     facts = [
-        counted(status.step, "step"),
+        counted(status.step, "step", ","),
         f"epoch {status.epoch + 1}",
         counted(status.rows, "row", ","),
         counted(status.world_size, "rank"),
@@ -155,9 +155,11 @@ def _time(story: Story) -> str:
 def _duration(seconds: float) -> str:
     """So many seconds in words.
 
-    >>> _duration(0.1234), _duration(75.2), _duration(90061)
-    ('0.12 s', '1:15', '1 day, 1:01:01')
+    >>> _duration(0.01234), _duration(1.5), _duration(75.2), _duration(90061)
+    ('12 ms', '1.50 s', '01:15', '1 day, 1:01:01')
     """
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 60:  # noqa: PLR2004 - a minute
         return f"{seconds:.2f} s"
     return str(timedelta(seconds=round(seconds))).removeprefix("0:")
@@ -168,7 +170,9 @@ def _panels(story: Story) -> Iterator[str]:
     known = {name for names in PANELS.values() for name in names} | {"test/rows"}
     own = [name for name in story.names if name.startswith(("test/", "train/")) and name not in known]
     for title, names in (*PANELS.items(), *((name, (name,)) for name in own)):
-        drawn = chart({name: story.curve(name) for name in names}, REACHES.get(title, ()))
+        curves = {name: story.curve(name) for name in names}
+        told = {name: curve for name, curve in curves.items() if len(names) == 1 or any(y for _, y in curve)}
+        drawn = chart(told, REACHES.get(title, ()))
         if drawn:
             yield f"<div><h3>{escape(title)}</h3>{drawn}</div>"
 

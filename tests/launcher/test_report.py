@@ -18,7 +18,7 @@ EMPTY_TAGS = {"meta", "line", "circle", "polyline", "img"}
 PNG = b"\x89PNG\r\n"
 
 
-def line(step, seconds=1.0, /, **values):
+def line(step, seconds=10.0, /, **values):
     """A line of metrics; shares that are not given are those of ``other``."""
     told = {name.replace("_", "/", 1): value for name, value in values.items()}
     left = 1 - sum(value for name, value in told.items() if name.removeprefix("time/") in PARTS)
@@ -188,10 +188,12 @@ def test_a_report_that_cannot_be_written_is_said(tmp_path, caplog):
 
 def test_reports_of_real_runs(tmp_path):
     failing = ("model._target_=tests.launcher.slow.FailsInStepThree", "trainer.epochs=2")
-    one, failed, silent = in_turn(
+    one, failed, silent, again, nowhere = in_turn(
         Line(tmp_path / "one", (*TINY, "trainer.max_steps=1", "trainer.log_every=50")),
         Line(tmp_path / "failed", (*TINY, *failing, "trainer.log_every=50")),
         Line(tmp_path / "silent", (*TINY, "trainer.observe=false")),
+        Line(tmp_path / "again", ("report", "../failed/run")),
+        Line(tmp_path / "nowhere", ("report", ".")),
     )
     assert (one.status, failed.status, silent.status) == (0, 1, 0), one.error + silent.error
     words = {each.folder.name: read((each.run_dir / "report.html").read_text()) for each in (one, failed, silent)}
@@ -199,8 +201,14 @@ def test_reports_of_real_runs(tmp_path):
     assert "1 step" in words["one"]
     assert "forward_backward" in words["one"]
     assert "12 rows = 1 rank x 12 rows" in words["one"]
+    assert "s were measured, too little to advise on" in words["one"]
     evaluated = re.search(r"evaluation ([\d.]+)%", words["one"])
     assert float(evaluated[1]) > 0
     assert "The run failed after step 2: rank 0: ValueError: step three" in words["failed"]
     assert "config.yaml" in words["failed"]
     assert "is not known: trainer.observe=false." in words["silent"]
+    assert (again.status, again.error) == (0, "")
+    assert again.output.startswith("report           ")
+    assert again.output.endswith("failed/run/report.html\n")
+    assert nowhere.status == 2
+    assert nowhere.error == f"error: {tmp_path / 'nowhere'} is no run folder: it has no status.json\n"
