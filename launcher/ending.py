@@ -15,7 +15,7 @@ from launcher.observe.report import write_report
 from launcher.observe.status import write_failure, write_preempted
 from launcher.observe.story import PLAN
 from launcher.processes.environment import Rank
-from launcher.processes.errors import NEVER_RETRIED, PREEMPTED
+from launcher.processes.errors import FAILED, NEVER_RETRIED, PREEMPTED
 from launcher.processes.failures import (
     Failure,
     did_steps,
@@ -97,6 +97,6 @@ def announce(first: Failure, run_dir: Path, rank: Rank, store: dist.Store | None
         tells = tells and not (store and told_before(store, f"{first.type}: {first.message}"))
     if tells:
         say(first.words + untold)
-    if rank.rank == 0 and (run_dir / PLAN).exists():  # training began
+    if rank.rank == 0 and first.exit_status == FAILED and (run_dir / PLAN).exists():  # training began
         write_report(run_dir)
     return tells

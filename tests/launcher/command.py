@@ -154,7 +154,9 @@ def in_turn(*lines, world_size=1):
 
 def placed(words):
     """The words with a run folder, where they are those of a run and name none."""
-    named = {"inspect", "--job"}.intersection(words[:1]) or any(word.startswith("hydra.run.dir=") for word in words)
+    named = {"inspect", "report", "--job"}.intersection(words[:1]) or any(
+        word.startswith("hydra.run.dir=") for word in words
+    )
     return [*words] if named else [*words, "hydra.run.dir=run"]
 
 
