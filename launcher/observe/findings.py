@@ -98,7 +98,10 @@ def _data(story: Story, share: float) -> str:
 def _device(story: Story) -> Iterator[str]:
     busy = story.mean("gpu/sm")
     if busy is not None and busy < IDLE:
-        yield f"The GPU's multiprocessors are busy for {busy:.0%}: raise batch.max_per_device or batch.global_size."
+        yield (
+            f"The GPU's multiprocessors are busy for {busy:.0%}: raise batch.max_per_device (mode=tune finds what fits and "
+            "pays) or batch.global_size."
+        )
     kernels = story.mean("gpu/kernel_busy")
     if kernels is not None and kernels < BUSY:
         yield (

@@ -3,9 +3,10 @@
     python tests/benchmarks/observe.py [--rounds 41] [--ranks 2] [--epochs 3]
 
 Both train copies of one model on the same rows in the same processes and take turns of so many epochs of 11 steps, each
-round in another order; both write metrics.jsonl, TensorBoard and status.json every 10 steps. Ratios are medians over
-the rounds of a turn beside the other turn of the same round, with their quartiles: of its time by the clock on rank 0,
-and of the CPU time of all ranks, which other work on the machine disturbs less and which counts all that is done.
+round in another order; both write metrics.jsonl, TensorBoard and status.json every 10 steps. Compared are the quicker
+turns of each (the first decile), since what else the machine does only ever adds: their time by the clock on rank 0,
+and the CPU time of all ranks, which other work disturbs less and which counts all that is done. The quartiles of a turn
+beside the other of its round tell how much the machine was disturbed.
 
 The exit status is 1 where observing adds more than 1 % to either.
 """
@@ -133,8 +134,14 @@ def on_a_rank(folder: Path, rounds: int, epochs: int) -> dict[str, list[Turn]]:
     return turns
 
 
-def costs(turns: dict[str, list[Turn]], seconds: Callable[[Turn], float]) -> list[float]:
-    """Quartiles of the part that observing adds to a turn."""
+def cost(turns: dict[str, list[Turn]], seconds: Callable[[Turn], float]) -> float:
+    """The part that observing adds to the quicker turns."""
+    on, off = (quantiles(map(seconds, turns[name]), n=10)[0] for name in (ON, OFF))
+    return on / off - 1
+
+
+def side_by_side(turns: dict[str, list[Turn]], seconds: Callable[[Turn], float]) -> list[float]:
+    """Quartiles of the part that a turn adds to the other of its round."""
     pairs = zip(turns[ON], turns[OFF], strict=True)
     return quantiles([seconds(on) / seconds(off) - 1 for on, off in pairs], n=4)
 
@@ -162,9 +169,9 @@ def main() -> int:
         turns = over_ranks(simulate(chosen.ranks, work, timeout_s=3600))
     holds = True
     for what, seconds in (("time", lambda turn: turn.wall), ("CPU time", lambda turn: turn.cpu)):
-        low, middle, high = costs(turns, seconds)
-        holds = holds and middle <= MOST
-        print(f"observing adds {middle:+.2%} to the {what} of a turn (quartiles {low:+.2%}, {high:+.2%})")
+        added, (low, middle, high) = cost(turns, seconds), side_by_side(turns, seconds)
+        holds = holds and added <= MOST
+        print(f"observing adds {added:+.2%} to the {what} of a turn (rounds: {low:+.2%}, {middle:+.2%}, {high:+.2%})")
     print(f"{'holds ' if holds else 'MISSED'}  at most {MOST:.0%}")
     return 0 if holds else 1
 
