@@ -99,8 +99,8 @@ def _device(story: Story) -> Iterator[str]:
     busy = story.mean("gpu/sm")
     if busy is not None and busy < IDLE:
         yield (
-            f"The GPU's multiprocessors are busy for {busy:.0%}: raise batch.max_per_device (mode=tune finds what fits and "
-            "pays) or batch.global_size."
+            f"The GPU's multiprocessors are busy for {busy:.0%}: raise batch.max_per_device (mode=tune finds what "
+            "fits and pays) or batch.global_size."
         )
     kernels = story.mean("gpu/kernel_busy")
     if kernels is not None and kernels < BUSY:
