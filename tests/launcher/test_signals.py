@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli
+from launcher import prepare
 from launcher.checkpoints import store
 from launcher.processes import signals
 from launcher.testing import simulate
@@ -184,7 +184,7 @@ def test_a_signal_before_the_first_step_ends_all_ranks_and_loses_nothing(tmp_pat
 
 def test_a_signal_while_rank_zero_composes_ends_all_ranks(tmp_path):
     def signalled_when_composing():
-        cli._prepare = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+        prepare._prepare = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 
     done = launch(tmp_path, 2, *ENDLESS, before=signalled_when_composing)
     assert done.status == 75
