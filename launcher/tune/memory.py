@@ -23,8 +23,8 @@ OUT = re.compile(
     re.IGNORECASE,
 )
 """What libraries say that found no memory; cuBLAS and cuDNN have no memory for their handles and workspaces."""
-KILLED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
-"""How a process ends that found no memory, where a library does not look at what it is given."""
+ENDED = (1, -signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
+"""How a process ends that found no memory, where a library does not look at what it is given; 1: libgomp's way."""
 CGROUPS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -53,7 +53,7 @@ def died_of_memory(exit_status: int | None, *, smaller_ran: bool) -> bool:
     """
     if exit_status == -signal.SIGKILL:
         return True
-    return smaller_ran and exit_status is not None and -exit_status in KILLED
+    return smaller_ran and exit_status in ENDED
 
 
 def available_here(ranks: int) -> int:
