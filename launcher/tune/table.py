@@ -59,11 +59,13 @@ def table(tuning: Tuning) -> Table:
 
 def answer(tuning: Tuning) -> list[str]:
     """What the table shows, in words: the largest size, the fast one, the recommended one, and how sure that is."""
-    if tuning.limited_by == "memory":
-        sure = "one row more does not fit" if tuning.exact else "a few more may fit: no size between was tried"
-        fits = f"{counted(tuning.fits, 'row', ',')}, limited by memory; {sure}"
+    fits = counted(tuning.fits, "row", ",")
+    if not tuning.exact:
+        fits += f", limited by {tuning.limited_by}; whether a few more fit was not tried"
+    elif tuning.limited_by == "memory":
+        fits += ", limited by memory; one row more does not fit"
     else:
-        fits = f"{counted(tuning.fits, 'row', ',')}, and more is ruled out: {tuning.limited_by}"
+        fits += f", and more is ruled out: {tuning.limited_by}"
     available = f"{in_bytes(tuning.available_bytes)} are available on the device with the least"
     lines = [("fits", [fits, available]), ("fast enough", [_fast(tuning)]), ("noise", [noise(tuning)])]
     return [line for label, text in lines for line in labelled(label, text)]

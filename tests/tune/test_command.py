@@ -43,7 +43,7 @@ def alone(tmp_path_factory):
     refuses = ("model._target_=tests.launcher.parts.Refuses", "~model.in_features", "~model.out_features")
     words = {
         "forward": (*TUNE, *HUNGRY),
-        "capped": (*TUNE, *HUNGRY, "tune.max_rows=24", "tune.max_probes=3", "model.mib=1"),
+        "capped": (*TUNE, *HUNGRY, "tune.max_rows=24", "tune.max_probes=4", "model.mib=1"),
         "nothing": (*TUNE, *HUNGRY, "model.mib=200", "batch.min_per_device=12"),
         "other": (*TUNE, *refuses, "+model.how=raises", "+model.rows=2"),
         "crashes": (*TUNE, *refuses, "+model.how=crashes", "+model.rows=1"),

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+from dataclasses import replace
 
 import matplotlib as mpl
 import pytest
@@ -35,6 +36,13 @@ def test_the_answer():
         "fast enough      300 rows: 3,896 rows/s, 98 % of the best",
         "noise            steps of one size differ by 2.0 % at most; load 0.25 for each usable core",
     ]
+
+
+@pytest.mark.parametrize("limit", ["memory", "tune.max_rows=500"])
+def test_what_was_not_tried_may_fit(limit):
+    assert answer(replace(SURE, exact=False, limited_by=limit))[0] == (
+        f"fits             400 rows, limited by {limit}; whether a few more fit was not tried"
+    )
 
 
 def test_with_noise_no_size_is_called_fast_enough():
