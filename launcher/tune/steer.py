@@ -11,8 +11,10 @@ from launcher.tune.plan_sizes import best_size, useful
 from launcher.tune.result import Probe, Tuning
 from launcher.tune.search import Bounds, check_smallest, gap_of, largest_next
 
+FIRST = 3
+"""Probes that come first in any case: two for a line through memory, and one for where it leads."""
 KEPT_BACK = 1
-"""Probes that are left for the size that is recommended."""
+"""Probes that are left after those for the size that is recommended."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Steer:
         rows = largest_next(bounds, probes, available_bytes)
         if rows is None and left > KEPT_BACK:
             rows = faster_next(bounds.least, bounds.grain, probes, self.target)
-        if rows is None or (left <= KEPT_BACK and len(probes) > 1):
+        if rows is None or (left <= KEPT_BACK and len(probes) >= FIRST):
             rows = self._recommended(probes) or rows
         return None if rows in {probe.rows for probe in probes} else rows
 

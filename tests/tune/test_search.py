@@ -60,6 +60,13 @@ def test_few_probes_are_enough_where_memory_is_a_line():
     assert max(len(tuned(limit, Bounds(1, 4096, "")).probes) for limit in LIMITS) <= 8
 
 
+@pytest.mark.parametrize("limit", [700, 5000])
+def test_the_fewest_probes_still_go_where_the_line_leads(limit):
+    found = tuned(limit, Bounds(16, 4096, "", most_probes=3), sizes=(32, 64))
+    assert [p.rows for p in found.probes] == [16, 32, min(limit, 4096)]
+    assert (found.fits, found.exact) == (min(limit, 4096), limit > 4096)
+
+
 def test_memory_that_is_no_line_still_gives_what_ran():
     blocks = [lambda rows, b=b: -(-(90 * MIB + rows * 3 * MIB) // b) * b for b in (2 * MIB, 20 * MIB, 64 * MIB)]
     bends = [lambda rows, p=p: int(50 * MIB + MIB * rows**p) for p in (0.8, 1.2, 1.5)]
