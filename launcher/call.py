@@ -95,8 +95,10 @@ def launch(
         RankError: where a rank died, which names it and the signal that killed it; where its error cannot be pickled;
             or where it would end this process, as SystemExit.
         TimeoutError: where ranks hang; it names them.
-        ValueError: for a number of ranks that cannot be, or more of them than there are CUDA devices.
+        ValueError: for a number of ranks or seconds that cannot be, or more ranks than there are CUDA devices.
     """
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s!r} is no time to wait: give seconds above 0, or None")
     count = _count(processes, device)
     work = pickle.dumps(Work(packed(function, arguments), device, threads_per_rank))
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s

@@ -104,8 +104,12 @@ def named(place: str, path: Path) -> Path:
     """``path``, where ``best`` after a run folder stands for its checkpoint of the best evaluation.
 
     Raises:
-        SettingsError: where none is kept there.
+        SettingsError: where none is kept there, or the system refuses to look.
     """
+    try:
+        path.is_dir()
+    except OSError as error:
+        raise SettingsError(f"{place} cannot be read: {error.strerror or error}") from error
     kept = [] if path.name != BEST or path.exists() else store.candidates(path.parent)
     for folder in kept:
         with suppress(SettingsError):  # damaged

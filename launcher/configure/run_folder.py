@@ -40,8 +40,8 @@ def claim_run_folder(
     Raises:
         SettingsError: where the folder is a file, cannot be made, is in use or holds a run that is not to be continued.
     """
-    _check_no_file(path)
     try:
+        _check_no_file(path)
         folder = first_free(path) if always_new else path
         folder.mkdir(parents=True, exist_ok=True)
         hold(folder, held, patience_s)
@@ -59,18 +59,25 @@ def claim_run_folder(
 
 def check_run_folder(path: Path, always_new: bool, continues: bool) -> None:
     """Refuse what ``claim_run_folder`` would refuse, and touch nothing; the arguments are the same."""
-    _check_no_file(path)
-    above = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not above.is_dir():
-        raise _cannot_be_used(path, os.strerror(errno.ENOTDIR))
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise _cannot_be_used(path, os.strerror(errno.EACCES))
+    try:
+        _check_no_file(path)
+        _check_place(path)
+    except OSError as error:
+        raise _cannot_be_used(path, error.strerror or str(error)) from error
     if always_new:
         return
     if holder := holder_of(path / LOCK):
         raise _in_use(path, holder)
     if (path / CONFIG).exists() and not _never_began(path) and not (continues and _can_continue(path)):
         raise _holds_a_run(path)
+
+
+def _check_place(path: Path) -> None:
+    above = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not above.is_dir():
+        raise _cannot_be_used(path, os.strerror(errno.ENOTDIR))
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise _cannot_be_used(path, os.strerror(errno.EACCES))
 
 
 def settle_run_folder(path: Path, always_new: bool, continues: bool) -> Path:
@@ -107,6 +114,8 @@ def to_yaml(run: RunConfig) -> str:
 def _check_no_file(path: Path) -> None:
     if path.is_file():
         raise SettingsError(f"hydra.run.dir={path} is a file; give a folder")
+    if path.is_symlink() and not path.exists():
+        raise SettingsError(f"hydra.run.dir={path} is a link to {path.readlink()}, which is not there; give a folder")
 
 
 def _holds_a_run(path: Path) -> SettingsError:

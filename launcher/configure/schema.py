@@ -136,7 +136,7 @@ class TrainerConfig:
         channels_last: whether images and convolutions lie in channels-last memory order; null: where it pays, on CPUs
             and with 16-bit formats.
         clip_norm: largest norm of the gradient; null: no clipping.
-        on_nonfinite: stop or skip, what happens at a step whose gradient is infinite or not a number.
+        on_nonfinite: stop or skip, what happens at a step whose losses or gradient are infinite or not a number.
         max_skipped: steps that skip leaves out in a row before the run stops.
         evaluate_every: epochs between evaluations; 0: at the end only.
         log_every: steps between two lines of metrics.jsonl and TensorBoard; train/loss is the mean since the last, and

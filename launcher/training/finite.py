@@ -1,4 +1,4 @@
-"""What happens where a gradient is not finite: ``trainer.on_nonfinite``."""
+"""What happens where a loss or a gradient is not finite: ``trainer.on_nonfinite``; and weights are never kept then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class NonFiniteError(PlainError):
-    """A gradient or a loss is infinite or not a number, and training on would be in vain."""
+    """A loss, a gradient or a weight is infinite or not a number, and training on would be in vain."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class FiniteSteps:
     """Lets the optimizer step where all gradients are finite.
 
     Gradients are looked at after they were reduced, so that all ranks see and decide the same; one number is read from
-    the device for it.
+    the device for it. Those of a loss that is not finite are not, since the step sees to that.
 
     Attributes:
         skips: whether other steps are left out; else they are an error.
@@ -81,6 +81,25 @@ def gradients_are_finite(model: nn.Module) -> bool:
         dense = torch.view_as_real(dense) if dense.is_complex() else dense
         kinds.setdefault((dense.device, dense.dtype), []).append(dense)
     return all(_are_finite(gradients, device) for (device, _), gradients in kinds.items())
+
+
+def check_weights(model: nn.Module, newest: str | None) -> None:
+    """Refuse to keep weights that are not finite: nothing good comes of them any more.
+
+    Args:
+        model: not wrapped; its weights are the same on all ranks.
+        newest: the checkpoint that was kept last.
+
+    Raises:
+        NonFiniteError: on every rank, naming the first such parameter.
+    """
+    bad = next((name for name, p in model.named_parameters() if p.requires_grad and not p.isfinite().all()), None)
+    if bad is not None:
+        raise NonFiniteError(
+            f"the weights are not finite any more, first of all in {bad}, although the gradients were: they are not kept, "
+            f"and {f'the newest checkpoint is {newest}' if newest else 'there is no checkpoint'}; lower "
+            "optimizer.lr or set trainer.clip_norm"
+        )
 
 
 def _are_finite(gradients: list[Tensor], device: torch.device) -> bool:

@@ -27,6 +27,7 @@ from launcher.observe.observer import Observer
 from launcher.processes.errors import SettingsError
 from launcher.training.cadence import Cadence
 from launcher.training.compute import Compute
+from launcher.training.finite import check_weights
 from launcher.training.interval import Interval
 from launcher.training.progress import Progress
 from launcher.training.step import Stepper
@@ -124,7 +125,9 @@ class Keeper:
 
         Raises:
             SettingsError: where the one before could not be written and ``on_error`` is stop.
+            NonFiniteError: where the weights are not finite.
         """
+        check_weights(self.model, next((folder.name for folder in store.generations(self.root)), None))
         self.stepper.reduction.combine_buffers()
         losses = now.window.of_all_ranks()
         if self.writer is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -85,7 +84,8 @@ class Stepper:
                 factor = self.reduction.divides_by / share.global_rows
                 if share.last_in_step:
                     self.clock.after_backward(loss, "communication")
-                self.compute.backward(loss * power_of_two(factor))
+                # A loss that is not finite is to be seen in the gradient, which is what all ranks look at.
+                self.compute.backward(loss * (power_of_two(factor) + 0 * loss.detach()))
                 note(loss.detach())
             sums.append(loss.detach())
             global_rows = share.global_rows
@@ -168,7 +168,17 @@ def scale_gradients(model: nn.Module, factor: float) -> None:
 
 
 def by_step(batches: Iterable[Any], sampler: FixedGlobalBatchSampler) -> Iterator[Iterator[MicroBatch]]:
-    """The micro-batches of one pass with their shares, read as they are needed, in one iterator for each step."""
+    """The micro-batches of one pass with their shares, in one iterator for each step, which is to be used up.
+
+    Each is read when it is asked for: what rows draw belongs to the random streams of their own step.
+    """
     with_shares = ((batch, sampler.share(number)) for number, batch in enumerate(batches))
-    for _, step in groupby(with_shares, key=lambda micro_batch: micro_batch[1].step):
-        yield step
+    for first in with_shares:
+        yield _one_step(first, with_shares)
+
+
+def _one_step(micro_batch: MicroBatch, others: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    yield micro_batch
+    while not micro_batch[1].last_in_step:
+        micro_batch = next(others)
+        yield micro_batch

@@ -1,5 +1,6 @@
 """launch(): a function on every rank, from a script, a test or a notebook, and nothing left of it however it ends."""
 
+import math
 import os
 import re
 import signal
@@ -154,6 +155,8 @@ def test_ranks_that_hang_are_named():
             "processes=5 needs 5 CUDA devices, and this machine shows 4; start fewer, e.g. processes='a",
         ),
         ({"device": "tpu"}, "device='tpu' is not one of auto, cpu, cuda"),
+        ({"timeout_s": -1}, "timeout_s=-1 is no time to wait: give seconds above 0, or None"),
+        ({"timeout_s": math.nan}, "timeout_s=nan is no time to wait"),
     ],
 )
 def test_what_cannot_be_is_refused(monkeypatch, settings, message):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.training.finite import FiniteSteps, NonFiniteError, gradients_are_finite
+from launcher.training.finite import FiniteSteps, NonFiniteError, check_weights, gradients_are_finite
 from tests.launcher.command import TINY, launch
 
 LOSSES = [torch.tensor(1.0), torch.tensor(2.0)]
@@ -49,6 +49,36 @@ def test_steps_are_left_out_as_long_as_they_are_few():
     ):
         steps.allow(bad, LOSSES)
     assert (steps.skipped, steps.in_a_row) == (5, 3)
+
+
+def test_weights_that_are_not_finite_are_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    check_weights(model, "step_00000003")
+    model[1].bias.requires_grad_(requires_grad=False)[0] = -math.inf  # a mask
+    check_weights(model, "step_00000003")
+    with torch.no_grad():
+        model[1].weight[0, 0] = math.inf
+    with pytest.raises(
+        NonFiniteError, match=r"in 1\.weight, .* the newest checkpoint is step_00000003; lower optimizer"
+    ):
+        check_weights(model, "step_00000003")
+
+
+def test_weights_that_are_not_finite_are_not_kept(tmp_path):
+    words = (*TINY, "optimizer.lr=1e38", "checkpoint.every_steps=1", "checkpoint.keep=1", "trainer.evaluate_every=0")
+    done = launch(tmp_path, 2, *words)
+    assert (done.status, done.state["error"]["type"]) == (1, "NonFiniteError")
+    for folder in (done.run_dir / "checkpoints").glob("step_*"):
+        weights = torch.load(folder / "model.pt", weights_only=True)
+        assert all(value.isfinite().all() for value in weights.values())
+
+
+@pytest.mark.parametrize("exact", [(), ("batch.exact=true", "batch.shard_rows=2")], ids=["fast", "exact"])
+def test_a_loss_that_is_not_finite_stops_the_run_although_its_gradient_is(tmp_path, exact):
+    loss = ("loss._target_=tests.launcher.parts.infinite_loss", "~loss.reduction", "~loss.label_smoothing")
+    done = launch(tmp_path, 2, *TINY, *loss, "trainer.evaluate_every=0", *exact)
+    assert (done.status, done.state["step"]) == (1, 0)
+    assert "nor are losses on rank" in done.state["error"]["message"]
 
 
 @pytest.mark.parametrize("exact", [False, True])

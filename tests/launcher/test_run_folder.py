@@ -2,9 +2,15 @@
 
 import random
 import time
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
+from torch import nn
 
+from launcher.checkpoints.load import load_weights
+from launcher.configure.run_folder import check_run_folder, claim_run_folder
+from launcher.processes.errors import SettingsError
 from tests.launcher.command import TINY, Line, in_turn, launch
 
 
@@ -71,3 +77,15 @@ def test_relative_paths_are_seen_from_where_the_command_was_given(tmp_path, chdi
         assert f"stamp {tmp_path}/my/data in {place}\n" in done.log(rank)
     load = launch(tmp_path / "run", 1, *TINY, "mode=evaluate", "checkpoint.load=.", f"hydra.job.chdir={chdir}", *model)
     assert load.status == 0, load.error
+
+
+def test_a_name_that_no_folder_can_have_and_a_link_that_leads_nowhere_are_told(tmp_path):
+    long, link = tmp_path / ("a" * 300), tmp_path / "link"
+    link.symlink_to("nowhere")
+    for check in (check_run_folder, partial(claim_run_folder, held=ExitStack())):
+        with pytest.raises(SettingsError, match="cannot be used: File name too long"):
+            check(long, always_new=False, continues=True)
+        with pytest.raises(SettingsError, match="link is a link to nowhere, which is not there; give a folder"):
+            check(link, always_new=False, continues=True)
+    with pytest.raises(SettingsError, match=r"checkpoint\.load=.* cannot be read: File name too long"):
+        load_weights(nn.Linear(1, 1), str(long))

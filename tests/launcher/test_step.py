@@ -180,8 +180,13 @@ def test_micro_batches_are_read_when_they_are_needed():
     read = []
     batches = (read.append(letter) or letter for letter in "abcdef")
     sampler = FixedGlobalBatchSampler(20, 10, 0, 2, min_per_device=1, max_per_device=2)
-    first = next(iter(next(by_step(batches, sampler))))
-    assert (first[0], read) == ("a", ["a"])
+    steps = by_step(batches, sampler)
+    first = next(steps)
+    assert (next(first)[0], read) == ("a", ["a"])
+    assert [batch for batch, _ in first] == ["b", "c"]
+    assert read == ["a", "b", "c"]  # what is read for the next step draws from its random streams, which begin later
+    assert [batch for batch, _ in next(steps)] == ["d", "e", "f"]
+    assert list(steps) == []
 
 
 class SquaredError:
