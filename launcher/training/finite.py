@@ -95,10 +95,10 @@ def check_weights(model: nn.Module, newest: str | None) -> None:
     """
     bad = next((name for name, p in model.named_parameters() if p.requires_grad and not p.isfinite().all()), None)
     if bad is not None:
+        kept = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
         raise NonFiniteError(
-            f"the weights are not finite any more, first of all in {bad}, although the gradients were: they are not kept, "
-            f"and {f'the newest checkpoint is {newest}' if newest else 'there is no checkpoint'}; lower "
-            "optimizer.lr or set trainer.clip_norm"
+            f"the weights are not finite any more, first of all in {bad}, although the gradients were: they are not "
+            f"kept, and {kept}; lower optimizer.lr or set trainer.clip_norm"
         )
 
 
