@@ -28,7 +28,7 @@ from launcher.training.fit import check_parts
 from launcher.training.loop import tell_epoch
 from launcher.training.step import MicroBatch, Stepper
 from launcher.training.stepper import compute_of, stepper_of
-from launcher.tune.memory import is_out_of_memory, limited_to, now_and_peak
+from launcher.tune.memory import is_out_of_memory, limited_to, now_and_peak, within_hard_limit
 from samplers import BatchPlan, Share, Shuffled
 from samplers.words import counted
 
@@ -127,7 +127,7 @@ class Main:
     """Main memory: the address space of this process, of which a limit can be set."""
 
     def __init__(self, available_bytes: int) -> None:
-        self.available_bytes = available_bytes
+        self.available_bytes = within_hard_limit(available_bytes)
         self._before, _ = now_and_peak()
 
     @contextmanager

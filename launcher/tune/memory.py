@@ -79,6 +79,12 @@ def take_what_is_used() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
+def within_hard_limit(available_bytes: int) -> int:
+    """Of so many bytes, those that this process may take: it may have begun with more than the rank that it is of."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    return available_bytes if hard == resource.RLIM_INFINITY else max(0, min(available_bytes, hard - now_and_peak()[0]))
+
+
 @contextmanager
 def limited_to(available_bytes: int) -> Iterator[None]:
     """Let this process find no more than so many bytes for the length of the block, instead of being killed for more.

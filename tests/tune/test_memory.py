@@ -90,6 +90,15 @@ def test_a_limit_is_felt_and_taken_back():
     assert len(bytearray(GIB)) == GIB
 
 
+def test_a_hard_limit_holds_for_what_a_process_began_with(monkeypatch):
+    assert memory.within_hard_limit(GIB) == GIB
+    now = memory.now_and_peak()[0]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (now + GIB // 4, now + GIB // 2))
+    monkeypatch.setattr(memory, "now_and_peak", lambda: (now, now))
+    assert memory.within_hard_limit(GIB) == GIB // 2
+    assert memory.within_hard_limit(GIB // 8) == GIB // 8
+
+
 @pytest.mark.parametrize(
     ("own", "files", "left"),
     [
