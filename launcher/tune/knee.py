@@ -106,8 +106,8 @@ def noise(probes: Sequence[Probe], target: float) -> str | None:
     known = math.hypot(known_to(fast), known_to(best))
     if known <= 1 - target:
         return None
-    steps = " and ".join(f"those of {p.rows} rows by {p.spread:.0%}" for p in dict.fromkeys((fast, best)))
+    steps = " and ".join(f"those of {p.rows} rows by {100 * p.spread:.0f} %" for p in dict.fromkeys((fast, best)))
     return (
-        f"equal steps differ too much, {steps}: rows per second are known to {known:.0%}, and {1 - target:.0%} decide; "
-        "try again on a machine that does nothing else"
+        f"equal steps differ too much, {steps}: rows per second are known to {100 * known:.0f} %, and "
+        f"{100 * (1 - target):.0f} % decide; try again on a machine that does nothing else"
     )
