@@ -131,7 +131,7 @@ def test_noise_decides_whether_a_knee_is_claimed(share, told):
         assert (found.noise is None) == told
         if not told:
             assert "equal steps differ too much, those of " in found.noise
-            assert "5% decide" in found.noise
+            assert "5 % decide" in found.noise
 
 
 def test_what_would_take_too_long_is_not_tried():
