@@ -76,8 +76,13 @@ def write_durably(path: Path, content: bytes, disk: Disk = DISK) -> None:
 def replace_durably(path: Path, content: bytes, disk: Disk = DISK) -> None:
     """Put ``content`` in the place of ``path`` in one move that lasts."""
     part = _part_of(path)
-    write_durably(part, content, disk)
-    disk.move(part, path)
+    try:
+        write_durably(part, content, disk)
+        disk.move(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
     disk.sync(path.parent)
 
 
@@ -108,7 +113,8 @@ def replace_file(path: Path, content: str) -> None:
         part.write_text(content, encoding="utf-8")
         part.replace(path)
     except OSError:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise
 
 

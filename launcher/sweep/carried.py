@@ -93,11 +93,14 @@ class Carried:
         self.held.callback(logging.getLogger("launcher").removeHandler, handler)
         for note in self.composer.line.notes:
             self.engine.view.say(f"note: {note}")
+        self.engine.view.show(self.engine.ledger.records)
 
     def conclude(self) -> int:
         """Write the results and tell of them; returns the exit status."""
         records, shown = self.engine.ledger.records, from_here(self.sweep_dir)
         state, status = _end_of(records, preempted=self.engine.signals.wish is not None)
+        if self.engine.halted:
+            state, status = "failed", errors.FAILED
         found = best(records, self.metric)
         command = self.composer.command_of(found.overrides) if found else None
         lines = [summary(records, self.metric, command, shown, self.console.width).rstrip()]

@@ -32,8 +32,8 @@ class About:
 
 def failures(before: Sequence[Record], after: Sequence[Record], root: Path) -> list[str]:
     """A line for each job that failed meanwhile."""
-    known = {record.number: record.state for record in before}
-    failed = [record for record in after if record.state == FAILED and known.get(record.number) != FAILED]
+    known = {(record.number, record.attempts) for record in before if record.state == FAILED}
+    failed = [each for each in after if each.state == FAILED and (each.number, each.attempts) not in known]
     return [f"job {record.number} failed: {shown(record.cause)}; see {log_of(record, root)}" for record in failed]
 
 
@@ -41,15 +41,14 @@ def changes(before: Sequence[Record] | None, after: Sequence[Record], about: Abo
     """A line for each thing that happened meanwhile.
 
     Args:
-        before: the jobs as they stood; None: nothing was told yet, and what is over by now is told as a count.
+        before: the jobs as they stood; None: none was started yet, and what is over from before is told as a count.
         after: the jobs as they stand.
         about: the sweep.
     """
-    known, keys, lines = {record.number: record for record in before or ()}, varying(after), []
-    over = [record for record in after if record.state in DONE]
-    if before is None and over:
-        lines.append(f"{progress(over, about.total)} already")
-        known.update((record.number, record) for record in over)
+    if before is None:
+        over = [record for record in after if record.state in DONE]
+        return [f"{progress(over, about.total)} already"] if over else []
+    known, keys, lines = {record.number: record for record in before}, varying(after), list[str]()
     for record in after:
         old = known.get(record.number, Record(record.number, record.overrides, record.folder))
         if record != old:
@@ -68,7 +67,7 @@ def _started(old: Record, new: Record, keys: Sequence[str], about: About) -> lis
 
 
 def _ended(old: Record, new: Record, about: About) -> list[str]:
-    if new.state in (old.state, RUNNING, WAITING):
+    if new.state in (RUNNING, WAITING) or (new.state, new.attempts) == (old.state, old.attempts):
         return []
     if new.state == FAILED:
         return failures([old], [new], about.root)

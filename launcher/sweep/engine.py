@@ -6,17 +6,19 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher.observe.status import Status, mark_of_status, read_status
 from launcher.processes import errors
 from launcher.processes.forked import NOT_STARTED
-from launcher.processes.signals import Signals
+from launcher.processes.signals import Signals, Terminated
 from launcher.sweep.crew import Crew, Team
+from launcher.sweep.halt import LauncherGoneError, LeftAlone, why_none_can_start
 from launcher.sweep.jobs import DONE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, Job, Record, Source, View
 from launcher.sweep.ledger import Ledger
-from launcher.sweep.outcome import cause_of, ended_as, kills_for_memory, told_by, value_of
+from launcher.sweep.outcome import cause_of, ended_as, kills_for_memory, leave_end, told_by, value_of
 
 LOOK_S = 0.05
 STATUS_S = 0.5
@@ -100,6 +102,7 @@ class Engine:
         timeout_s: ``sweep.job_timeout_s``.
         most_failures: no more jobs are started after so many failed.
         view: what the user sees.
+        halted: why no more jobs are started, as all would end in the same way; empty: they are.
     """
 
     crew: Crew
@@ -110,6 +113,7 @@ class Engine:
     timeout_s: float | None = None
     most_failures: float = float("inf")
     view: View = field(default_factory=Unseen)
+    halted: str = field(default="", init=False)
     _running: list[Running] = field(default_factory=list, init=False)
     _twins: list[Record] = field(default_factory=list, init=False)
     _next: Job | None = field(default=None, init=False)
@@ -118,22 +122,37 @@ class Engine:
 
     def run(self, source: Source) -> None:
         """Run jobs until the source has no more, too many failed, or a signal asks for the end."""
+        heard = LeftAlone(source, self.ledger.sweep_dir, self.halted)
         try:
-            self._fill(source)
+            self._fill(heard)
             while self._running:
                 for running in list(self._running):
-                    self._look_at(running, source)
+                    self._look_at(running, heard)
                 self.view.show(self.ledger.records)
                 time.sleep(LOOK_S)
-                self._fill(source)
+                self._fill(heard)
+            self._heed(heard)
             self.view.show(self.ledger.records)
+        except Terminated:
+            self._break_off()
+            raise
         finally:
             for running in self._running:
                 running.team.close()
 
-    def _fill(self, source: Source) -> None:
+    def _break_off(self) -> None:
+        """Kill the jobs that run, and leave word that they may go on."""
+        for running in self._running:
+            running.team.close()
+            leave_end(running.job.run_dir, PREEMPTED, "")
+            self.ledger.note(replace(running.record, state=PREEMPTED))
+        with suppress(OSError):
+            self.ledger.write(PREEMPTED)
+
+    def _fill(self, source: LeftAlone) -> None:
         """Start jobs while there is room."""
-        while self._may_start():
+        self._heed(source)
+        while self._may_start() and not source.halted:
             self._next = self._next or source.ask()
             if self._next is None:
                 return
@@ -143,6 +162,12 @@ class Engine:
                     return
                 self._start(self._next, devices, source)
             self._next = None
+
+    def _heed(self, source: LeftAlone) -> None:
+        """Say once why no more jobs are started."""
+        if source.halted and not self.halted:
+            self.halted = source.halted
+            self.view.say(self.halted)
 
     def _may_start(self) -> bool:
         room = len(self._running) < self.crew.parallel
@@ -181,7 +206,7 @@ class Engine:
                     source,
                 )
 
-    def _start(self, job: Job, devices: tuple[str, ...], source: Source) -> None:
+    def _start(self, job: Job, devices: tuple[str, ...], source: LeftAlone) -> None:
         known = self.ledger.of(job)
         record = replace(
             known, state=RUNNING, devices=devices, cause="", value=None, same_as=None, attempts=known.attempts + 1
@@ -190,8 +215,12 @@ class Engine:
         before = mark_of_status(job.run_dir)
         try:
             team = self._team(job, devices, 0)
-        except NOT_STARTED as error:
+        except (*NOT_STARTED, LauncherGoneError) as error:
             self.crew.give_back(devices)
+            source.halted = why_none_can_start(error, job.run_dir)
+            if source.halted:
+                self._write(known)
+                return
             self._note(replace(record, state=FAILED, cause=f"it could not be started: {error}"), source)
             return
         self._running.append(Running(job, team, record, devices, time.monotonic(), status_before=before))
@@ -199,7 +228,7 @@ class Engine:
     def _team(self, job: Job, devices: tuple[str, ...], attempt: int) -> Team:
         return self.crew.start(job, self.order(job), devices, attempt)
 
-    def _look_at(self, running: Running, source: Source) -> None:
+    def _look_at(self, running: Running, source: LeftAlone) -> None:
         now = time.monotonic()
         self._ask_to_end(running, now)
         statuses = running.team.statuses()
@@ -228,7 +257,7 @@ class Engine:
         if running.record.metrics and source.prunes(running.record):
             running.ask_to_end(PRUNED, "")
 
-    def _end(self, running: Running, source: Source) -> None:
+    def _end(self, running: Running, source: LeftAlone) -> None:
         running.team.close()
         said = mark_of_status(running.job.run_dir) != running.status_before
         status = told_by(read_status(running.job.run_dir), running.failed_first, said=said)
@@ -239,14 +268,17 @@ class Engine:
             try:
                 if self._again(running):
                     return
-            except NOT_STARTED as error:
-                cause = f"it could not be started again: {error}"
+            except (*NOT_STARTED, LauncherGoneError) as error:
+                source.halted = source.halted or why_none_can_start(error, running.job.run_dir)
+                state, cause = (PREEMPTED, "") if source.halted else (state, f"it could not be started again: {error}")
         self._running.remove(running)
         self.crew.give_back(running.devices)
         record = _with(running.record, status, time.monotonic() - running.began)
         finished = status.state in (FINISHED, STOPPED)
         if finished:  # before it heard that it should end
             state, cause = status.state, ""
+        else:
+            leave_end(running.job.run_dir, state, cause, running.failed_first[0] if running.failed_first else 0)
         value = value_of(record.metrics, self.metric) if state in DONE else None
         self._note(replace(record, state=state, cause=cause, value=value), source)
         self._settle_twins(source)
@@ -265,10 +297,11 @@ class Engine:
         return True
 
     def _note(self, record: Record, source: Source) -> None:
-        """A job is over."""
+        """A job is over; what is not written down is not told: both are to know the same when the sweep goes on."""
         self._failures += record.state == FAILED and record.same_as is None
         self._write(record)
-        source.tell(record)
+        if not self._unwritten:
+            source.tell(record)
 
     def _write(self, record: Record) -> None:
         self.ledger.note(record)

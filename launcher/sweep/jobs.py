@@ -98,7 +98,7 @@ class View(Protocol):
     """Where the user sees the sweep."""
 
     def show(self, records: list[Record]) -> None:
-        """The jobs as they stand; called often, also where nothing changed."""
+        """The jobs as they stand; called before the first is started, and then often, also where nothing changed."""
 
     def say(self, text: str) -> None:
         """One line that stays."""

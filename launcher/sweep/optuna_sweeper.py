@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from launcher.sweep.search import Search
 from launcher.sweep.space import Space, read_space
 from launcher.sweep.study import SAMPLER, Kept, Place, Sampling, build_pruner
 
+log = logging.getLogger(__name__)
 RESULTS = "optimization_results.yaml"
 
 
@@ -108,7 +110,10 @@ def _leave_best(kept: Kept, goal: Goal) -> None:
         searched = list(goal.space.searched(best))
         params = {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(searched)}
         content = {"name": "optuna", "best_job": best.number, "best_params": params, "best_value": best.value}
-        replace_file(goal.sweep_dir / RESULTS, yaml.safe_dump(content, sort_keys=False))
+        try:
+            replace_file(goal.sweep_dir / RESULTS, yaml.safe_dump(content, sort_keys=False))
+        except OSError as error:
+            log.warning("%s cannot be written to %s: %s", RESULTS, goal.sweep_dir, error.strerror or error)
 
 
 def _most_trials(n_trials: int, space: Space) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.observe.status import Status
+from launcher.observe.status import Status, read_status, write_failure, write_preempted
 from launcher.processes import errors
 from launcher.processes.pulse import LOST
 from launcher.sweep.curve import key_of_metric
-from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, RUNNING, STOPPED
+from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED
 
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
@@ -77,6 +78,22 @@ def _end_of(rank: int, code: int, kills_for_memory: int) -> str:
 def not_started(error: BaseException) -> str:
     """Why a job failed whose processes could not be started."""
     return f"its processes could not be started: {error or 'what they are forked from was killed'}"
+
+
+def leave_end(run_dir: Path, state: str, cause: str, rank: int = 0) -> None:
+    """Leave how a job ended in its status.json, where its own processes could not; on a full disk it stays.
+
+    Args:
+        run_dir: of the job.
+        state: in which it ended.
+        cause: why it failed.
+        rank: that failed first.
+    """
+    with suppress(OSError):
+        if state == FAILED:
+            write_failure(run_dir, rank, "JobFailed", cause)
+        elif state in (PREEMPTED, PRUNED) and read_status(run_dir).state == RUNNING:
+            write_preempted(run_dir)
 
 
 def signal_name(number: int) -> str:

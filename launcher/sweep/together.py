@@ -23,6 +23,7 @@ from launcher.processes.signals import Signals
 from launcher.processes.store import new_store
 from launcher.processes.threads import VARIABLE, users_own_threads
 from launcher.sweep.crew import Team
+from launcher.sweep.halt import LauncherGoneError
 from launcher.sweep.jobs import Job
 from launcher.sweep.ranks import LAST_S, Ranks, start_rank
 
@@ -138,11 +139,15 @@ class Together:
         del devices
         store = new_store(everywhere=not self._rank.one_node)
         world = World(job.world_size, self._host, store.port, attempt, job.run.launch.max_restarts)
-        self._channel.say(Word(start=asdict(world), order=str(order)))
+        try:
+            self._channel.say(Word(start=asdict(world), order=str(order)))
+        except dist.DistError as error:  # torchrun keeps the store
+            raise LauncherGoneError from error
         try:
             own = own_rank(self._rank, world, order, self._environment, store)
         except NOT_STARTED:
-            self._channel.say(Word(close=True))
+            with suppress(dist.DistError):
+                self._channel.say(Word(close=True))
             raise
         return Everyone(self._channel, job.world_size, own)
 

@@ -119,7 +119,7 @@ class LiveTable:
     def show(self, records: list[Record]) -> None:
         """Tell which jobs failed, and draw the table if it is time."""
         if records != self._seen:
-            for failure in failures(self._seen or [], records, self._about.root):
+            for failure in failures(records if self._seen is None else self._seen, records, self._about.root):
                 self.say(failure)
             self._seen = list(records)
         if self._seen != self._drawn and self._clock() >= self._next:

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.observe.status import Status
+from launcher.observe.status import Status, read_status
+from launcher.processes.signals import Terminated, Wish
 from launcher.sweep import engine
+from launcher.sweep.halt import GONE, LauncherGoneError
 from launcher.sweep.outcome import cause_of
 from launcher.sweep.plugin import Listed
 from launcher.sweep.pool import Pool
@@ -141,6 +143,43 @@ def test_a_job_that_does_not_end_when_asked_is_killed_once(tmp_path, monkeypatch
     assert swept.ledger.records[0].cause == cause
 
 
+@pytest.mark.parametrize("wish", [None, Wish("SIGINT", 0)])
+def test_a_job_that_was_killed_leaves_its_end_in_its_status(tmp_path, monkeypatch, wish):
+    monkeypatch.setattr(engine, "GRACE_S", 0.02)
+    swept = engine_of(tmp_path, crew_of([[after(10**9, deaf=True)]]), timeout_s=None if wish else 0.02)
+    crew, start = swept.crew, swept.crew.start
+
+    def start_and_end(*words):
+        swept.signals = SimpleNamespace(wish=wish)
+        return start(*words)
+
+    crew.start = start_and_end
+    swept.run(Listed([job_of(tmp_path, 0)]))
+    record, status = swept.ledger.records[0], read_status(tmp_path / "0")
+    assert (status.state, record.state) == (("preempted",) * 2 if wish else ("failed",) * 2)
+    assert (status.error or {}).get("message", "") == ("" if wish else record.cause)
+
+
+def test_what_is_stopped_at_once_can_go_on(tmp_path):
+    crew = crew_of([[after(1)], [after(10**9)], [after(10**9)]], parallel=2)
+    swept = engine_of(tmp_path, crew)
+
+    def stop(_records):
+        if states(swept) == ["finished", "running", "running"]:
+            raise Terminated
+
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+    swept.view.show = stop
+    with pytest.raises(Terminated):
+        swept.run(Listed(job_of(tmp_path, n) for n in range(3)))
+    content = json.loads((tmp_path / "sweep.json").read_text())
+    assert content["state"] == "preempted"
+    assert [job["state"] for job in content["jobs"]] == ["finished", "preempted", "preempted"]
+    assert read_status(tmp_path / "1").state == read_status(tmp_path / "2").state == "preempted"
+    assert not crew.held
+
+
 @pytest.mark.parametrize("said", ['{"state": "finished"}', '{"error": {"type": "ValueError", "message": "of before"}}'])
 def test_what_was_said_before_a_job_started_is_not_its_end(tmp_path, said):
     crew = crew_of([[after(1, status=2, silent=True)], [after(1, silent=True)]])
@@ -168,6 +207,75 @@ def test_a_job_whose_ranks_cannot_be_started_fails_alone(tmp_path):
     swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
     assert states(swept) == ["failed", "finished"]
     assert swept.ledger.records[0].cause == "it could not be started: [Errno 36] File name too long"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(122, "Disk quota exceeded")])
+def test_where_no_job_can_be_started_for_lack_of_room_the_others_wait(tmp_path, error):
+    told, crew = [], crew_of([[after(1)]] * 4)
+    swept = engine_of(tmp_path, crew)
+    source = Listed(job_of(tmp_path, n) for n in range(4))
+    source.tell = told.append
+
+    def order(job):
+        if job.number == 1:
+            raise error
+        return job.run_dir
+
+    swept.order = order
+    swept.run(source)
+    assert states(swept) == ["finished", "waiting"]
+    assert swept.ledger.records[1].attempts == 0
+    assert [record.number for record in told] == [0]
+    said = f"{tmp_path / '1'} cannot be written ({error.strerror}): no more jobs are started"
+    assert swept.view.said == [f"{said}; once there is room, the same command goes on"]
+
+
+def test_without_its_launcher_a_sweep_starts_no_more_jobs(tmp_path):
+    crew = crew_of([[after(1)]] * 3)
+    swept, start = engine_of(tmp_path, crew), crew.start
+
+    def start_or_not(job, *words):
+        if job.number == 1:
+            raise LauncherGoneError
+        return start(job, *words)
+
+    crew.start = start_or_not
+    swept.run(Listed(job_of(tmp_path, n) for n in range(3)))
+    assert states(swept) == ["finished", "waiting"]
+    assert swept.view.said == [GONE]
+
+
+@pytest.mark.parametrize("broken", ["ask", "tell", "prunes"])
+def test_a_search_that_cannot_write_is_left_alone(tmp_path, broken):
+    heard, crew = [], crew_of([[after(3, metrics={"test/loss": 1.0})]] * 3)
+    source = Listed(job_of(tmp_path, n) for n in range(3))
+
+    def full(*_):
+        heard.append(broken)
+        raise OSError(28, "No space left on device")
+
+    setattr(source, broken, full)
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "status.json").write_text('{"metrics": {"test/loss": 1.0}}')
+    swept = engine_of(tmp_path, crew)
+    swept.run(source)
+    assert heard == [broken]
+    assert states(swept) == ([] if broken == "ask" else ["finished"])
+    assert len(swept.view.said) == 1
+    assert swept.view.said[0].startswith(f"{tmp_path} cannot be written (No space left on device): no more jobs")
+
+
+def test_what_is_not_written_down_is_not_told(tmp_path, monkeypatch):
+    swept, told = engine_of(tmp_path, crew_of([[after(1)]])), []
+
+    def full(_state):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(swept.ledger, "write", full)
+    source = Listed([job_of(tmp_path, 0)])
+    source.tell = told.append
+    swept.run(source)
+    assert told == []
 
 
 def test_a_full_disk_is_said_once_and_ends_no_job(tmp_path, monkeypatch):

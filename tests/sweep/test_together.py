@@ -2,9 +2,13 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch.distributed as dist
 
-from launcher.sweep.together import Channel, Everyone
+from launcher.processes.environment import Rank
+from launcher.sweep.halt import LauncherGoneError
+from launcher.sweep.together import ALL, Channel, Everyone, Together
+from tests.sweep.fakes import job_of
 
 
 class Gone(dist.HashStore):
@@ -43,3 +47,9 @@ def test_a_signal_reaches_the_own_rank_also_where_nobody_passes_it_on():
         everyone.tell(15)
         everyone.close()
         assert everyone.own.told == [15]
+
+
+def test_a_job_is_not_started_where_nobody_has_the_others_start_theirs(tmp_path):
+    crew = Together(Rank(0, 2, 0, 2), Gone(), {}, None)
+    with pytest.raises(LauncherGoneError):
+        crew.start(job_of(tmp_path, 0, world_size=2), tmp_path / "job.json", ALL, 0)

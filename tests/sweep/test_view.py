@@ -24,7 +24,6 @@ END = finished(0, "lr=0.1 seed=1", 0.98, 0.05)
         (None, WAIT, []),
         (WAIT, WAIT, []),
         (WAIT, [WAIT[0], RUN, WAIT[2]], ["job 1 started on cores 0,1: lr=0.2"]),
-        (None, [WAIT[0], RUN, WAIT[2]], ["job 1 started on cores 0,1: lr=0.2"]),
         ([], [RUN], ["job 1 started on cores 0,1: lr=0.2 seed=1"]),
         (WAIT, [*WAIT[:2], running(2, "lr='[bold]' seed=1")], ["job 2 started: lr='[bold]'"]),
         ([running(0, "a=1")], [running(0, "a=1", step=7, metrics={"test/loss": 1.0})], []),
@@ -64,7 +63,13 @@ END = finished(0, "lr=0.1 seed=1", 0.98, 0.05)
         (
             None,
             [END, failed(1, attempts=0), WAIT[2]],
-            ["1 of 3 done already", "job 1 failed: rank 0 was killed by SIGSEGV; see multirun/1/1/console.log"],
+            ["1 of 3 done already"],
+        ),
+        (None, [failed(0, attempts=2), record(1, state=PREEMPTED, attempts=1)], []),
+        (
+            [failed(0, "a=1")],
+            [failed(0, "a=1", cause="no", attempts=2)],
+            ["job 0 started again, attempt 2", "job 0 failed: no; see multirun/1/0/console.log"],
         ),
     ],
 )
@@ -219,7 +224,7 @@ class Ascii(StringIO):
 
 
 def test_a_console_of_few_letters_gets_their_numbers():
-    found = shown_on(Console(file=Ascii(), force_terminal=True), [[running(0, "a=schön"), record(1, "a=x")]])
+    found = shown_on(Console(file=Ascii(), force_terminal=True), [[], [running(0, "a=schön"), record(1, "a=x")]])
     assert found.split("\n")[0] == "job 0 started: a=sch\\xf6n"
 
 
@@ -231,6 +236,11 @@ def test_on_a_terminal_a_table_lives_and_failures_stay():
     assert found.count("job 1 failed: rank 0 was killed by SIGSEGV; see multirun/1/1/console.log\n") == 1
     assert "[bold]that is all[/bold] :smile: {}\n" in found
     assert found.endswith("\x1b[2K")  # the table is gone
+
+
+def test_on_a_terminal_failures_of_before_are_in_the_table_alone():
+    console = Console(file=StringIO(), width=100, height=25, force_terminal=True, color_system=None)
+    assert "job 1 failed" not in shown_on(console, [[END, failed(1, "lr=0.2"), WAIT[2]]])
 
 
 def test_the_table_is_drawn_only_where_something_changed_and_time_has_passed():
