@@ -64,7 +64,7 @@ class Failure:
         """Rank, type and message; of a message whose lines are in the traceback, the first."""
         first, *more = self.message.splitlines() or [""]
         message = f"{first} [...]" if more and self.traceback else self.message
-        return f"rank {self.rank}: {self.type}: {message}"
+        return ": ".join(filter(None, (f"rank {self.rank}", self.type, message)))
 
     @property
     def words(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from launcher.processes.errors import SettingsError
 from launcher.sweep.curve import evaluations, key_of_metric
-from launcher.sweep.jobs import DONE, FAILED, FINISHED, PRUNED, STOPPED, Job, Record
+from launcher.sweep.jobs import DONE, FINISHED, PRUNED, STOPPED, Job, Record
 from launcher.sweep.journal import load_optuna
 from launcher.sweep.space import Space
 from launcher.sweep.study import Kept, Sampling
@@ -69,8 +69,9 @@ class OptunaSource:
     """A ``Source``: job numbers are trial numbers, and each trial is given out once and told once.
 
     A trial that was given out before a restart, and is not over, is given out again, with its number and values, before
-    new ones are drawn. One whose settings are refused counts as failed, and the next is drawn; where the first ones all
-    are, the search is at fault rather than the trials.
+    new ones are drawn. So is one whose job failed: it is not told, and for the sampler it has no value yet. One whose
+    settings are refused counts as failed, and the next is drawn; where the first ones all are, the search is at fault
+    rather than the trials.
 
     Args:
         kept: the study; nobody else adds to it meanwhile.
@@ -113,16 +114,16 @@ class OptunaSource:
             return None
 
     def tell(self, record: Record) -> None:
-        """A job is over; one that was preempted is not, and is given out again another time."""
+        """A job is over; one that failed or was preempted is not, and is given out again another time."""
         out = self._out.pop(record.number, None)
-        if out is None or record.state not in (*DONE, FAILED):
+        if out is None or record.state not in DONE:
             return
         for step, value in self._news(out, record):
             out.trial.report(value, step)
         states = load_optuna().trial.TrialState
         if record.state == PRUNED:
             self._tell(out.trial, state=states.PRUNED)
-        elif record.state == FAILED or not _is_number(record.value):
+        elif not _is_number(record.value):
             self._tell(out.trial, state=states.FAIL)
         else:
             self._tell(out.trial, values=record.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from launcher.sweep.composer import Composer
 from launcher.sweep.engine import Engine
 from launcher.sweep.hparams import write_hparams
 from launcher.sweep.jobs import DONE, Job, Record, Source, View
-from launcher.sweep.ledger import Ledger
+from launcher.sweep.ledger import NAME, Ledger
 from launcher.sweep.picture import picture
 from launcher.sweep.plugin import Listed
 from launcher.sweep.results import best, summary, to_csv
@@ -129,17 +129,29 @@ def write_results(ledger: Ledger, state: str, metric: str | None) -> list[str]:
         metric: ``sweep.metric``.
     """
     records, folder = ledger.records, ledger.sweep_dir
+    lacks = [
+        _written(folder / NAME, lambda: ledger.write(state)),
+        _written(folder / RESULTS, lambda: replace_file(folder / RESULTS, to_csv(records))),
+        _written(folder / "the HPARAMS page", lambda: write_hparams(records, metric, folder)),
+        _drawn(folder / PICTURE, lambda: picture(records, metric, folder / PICTURE) if metric else None),
+    ]
+    return [lack for lack in lacks if lack]
+
+
+def _written(path: Path, write: Callable[[], None]) -> str | None:
+    """What the user is told where it cannot be; the others are written all the same."""
     try:
-        ledger.write(state)
-        replace_file(folder / RESULTS, to_csv(records))
-        write_hparams(records, metric, folder)
+        write()
     except OSError as error:
-        return [f"the results cannot be written to {folder}: {error}"]
+        return f"{path.name} cannot be written to {path.parent}: {error}"
+    return None
+
+
+def _drawn(path: Path, draw: Callable[[], str | None]) -> str | None:
     try:
-        lacks = picture(records, metric, folder / PICTURE) if metric else None
+        return draw()
     except Exception as error:  # noqa: BLE001 - a picture is a courtesy, and draws what users call their settings
-        lacks = f"{PICTURE} is not drawn: {first_line(error)}"
-    return [lacks] if lacks else []
+        return f"{path.name} is not drawn: {first_line(error)}"
 
 
 def _print(lines: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,10 +112,30 @@ class Composer:
         """Refuse a folder of another job: it would go on with what that has done, and pass for it."""
         if run_dir == self.sweep_dir:
             raise SettingsError(f"hydra.sweep.subdir gives it the folder of the sweep, {run_dir}; {OWN_FOLDERS}")
+        if name := too_long(run_dir):
+            raise SettingsError(
+                f"hydra.sweep.subdir gives it a folder whose name has {len(os.fsencode(name))} bytes, which the file "
+                f"system does not take; {OWN_FOLDERS}"
+            )
         own = key_of(overrides)
         owner, key = self.owners.setdefault(run_dir, (number, own))
         if key != own:
             raise SettingsError(f"hydra.sweep.subdir gives it the folder of job {owner}, {run_dir}; {OWN_FOLDERS}")
+
+
+def too_long(folder: Path) -> str:
+    """The name in a path that the file system does not take for its length, or all of the path; empty: it takes it."""
+    there = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
+    names = [name for name in folder.relative_to(there).parts if _is_too_long(there / name)]
+    return names[0] if names else str(folder) if _is_too_long(folder) else ""
+
+
+def _is_too_long(path: Path) -> bool:
+    try:
+        path.lstat()
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False
 
 
 def _check_logs(launch: LaunchConfig) -> None:

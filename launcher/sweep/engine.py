@@ -18,7 +18,16 @@ from launcher.sweep.crew import Crew, Team
 from launcher.sweep.halt import LauncherGoneError, LeftAlone, why_none_can_start
 from launcher.sweep.jobs import DONE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, Job, Record, Source, View
 from launcher.sweep.ledger import Ledger
-from launcher.sweep.outcome import cause_of, ended_as, kills_for_memory, leave_end, told_by, value_of
+from launcher.sweep.outcome import (
+    cause_of,
+    ended_as,
+    kills_for_memory,
+    last_words,
+    leave_end,
+    printed,
+    told_by,
+    value_of,
+)
 
 LOOK_S = 0.05
 STATUS_S = 0.5
@@ -47,6 +56,7 @@ class Running:
         ends_as: the state in which it ends, and why, where the sweep asked for it.
         status_at: when its status is read next.
         kills_before: processes that the system had killed for memory when it began.
+        printed_before: bytes that its console.log had when its processes were started.
         status_before: the mark of status.json when its processes were started; what that says was said before them.
     """
 
@@ -62,6 +72,7 @@ class Running:
     ends_as: tuple[str, str] | None = None
     status_at: float = 0.0
     kills_before: int = field(default_factory=kills_for_memory)
+    printed_before: int = 0
     status_before: object = None
 
     def ask_to_end(self, state: str, why: str) -> None:
@@ -212,7 +223,7 @@ class Engine:
             known, state=RUNNING, devices=devices, cause="", value=None, same_as=None, attempts=known.attempts + 1
         )
         self._write(record)  # first: whoever comes later is to know whose folder it is
-        before = mark_of_status(job.run_dir)
+        before, had_printed = mark_of_status(job.run_dir), printed(job.run_dir)
         try:
             team = self._team(job, devices, 0)
         except (*NOT_STARTED, LauncherGoneError) as error:
@@ -223,7 +234,10 @@ class Engine:
                 return
             self._note(replace(record, state=FAILED, cause=f"it could not be started: {error}"), source)
             return
-        self._running.append(Running(job, team, record, devices, time.monotonic(), status_before=before))
+        began = time.monotonic()
+        self._running.append(
+            Running(job, team, record, devices, began, printed_before=had_printed, status_before=before)
+        )
 
     def _team(self, job: Job, devices: tuple[str, ...], attempt: int) -> Team:
         return self.crew.start(job, self.order(job), devices, attempt)
@@ -264,7 +278,8 @@ class Engine:
         state, cause = running.ends_as or (ended_as(status, running.failed_first), "")
         if state == FAILED and not running.ends_as:
             killed = kills_for_memory() - running.kills_before
-            cause = cause_of(status, running.team.statuses(), running.failed_first, killed)
+            words = last_words(running.job.run_dir, running.printed_before)
+            cause = cause_of(status, running.team.statuses(), running.failed_first, killed, words)
             try:
                 if self._again(running):
                     return
@@ -291,7 +306,10 @@ class Engine:
         running.attempt += 1
         running.failed_first = running.kill_at = None
         running.gone_at = math.inf
-        running.status_before = mark_of_status(running.job.run_dir)
+        running.status_before, running.printed_before = (
+            mark_of_status(running.job.run_dir),
+            printed(running.job.run_dir),
+        )
         running.team = self._team(running.job, running.devices, running.attempt)
         running.record = replace(running.record, attempts=running.record.attempts + 1)
         return True

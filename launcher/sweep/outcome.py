@@ -9,12 +9,18 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.files import DISK
 from launcher.observe.status import Status, read_status, write_failure, write_preempted
 from launcher.processes import errors
 from launcher.processes.pulse import LOST
 from launcher.sweep.curve import key_of_metric
-from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED
+from launcher.sweep.jobs import CONSOLE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED
 
+ERROR = "error: "
+LITTLE = 2**16
+"""Bytes of room on a disk that count as none."""
+UNKNOWN = 255
+"""What multiprocessing gives out for the exit status of a process that it lost sight of."""
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 
@@ -43,7 +49,11 @@ def ended_as(status: Status, failed_first: tuple[int, int] | None) -> str:
 
 
 def cause_of(
-    status: Status, statuses: Mapping[int, int], failed_first: tuple[int, int] | None, kills_for_memory: int = 0
+    status: Status,
+    statuses: Mapping[int, int],
+    failed_first: tuple[int, int] | None,
+    kills_for_memory: int = 0,
+    last_words: str = "",
 ) -> str:
     """Why a job failed, in one line.
 
@@ -52,32 +62,60 @@ def cause_of(
         statuses: exit statuses of its ranks; of a signal: its number below zero.
         failed_first: rank and exit status of the first that did not end well; None: all did.
         kills_for_memory: processes that the system killed for memory meanwhile.
+        last_words: the last error that they printed, or what else may be known of an end without one.
     """
     error = status.error or {}
     rank, lost = int(error.get("rank", 0)), error.get("type") == LOST
     if lost and statuses.get(rank, errors.FAILED) != errors.FAILED:  # the others only saw that it was gone
-        return _end_of(rank, statuses[rank], kills_for_memory)
+        return _end_of(rank, statuses[rank], kills_for_memory, last_words)
     if error:
         message = str(error.get("message", "")).strip().splitlines()
-        return f"rank {rank}: {error.get('type')}: {message[0] if message else ''}"
+        return ": ".join([f"rank {rank}", str(error.get("type")), *message[:1]])
     if failed_first is None:
         return "its processes ended before the run did"
-    return _end_of(*failed_first, kills_for_memory)
+    return _end_of(*failed_first, kills_for_memory, last_words)
 
 
-def _end_of(rank: int, code: int, kills_for_memory: int) -> str:
+def _end_of(rank: int, code: int, kills_for_memory: int, last_words: str) -> str:
     if code == -signal.SIGKILL and kills_for_memory:
         return f"rank {rank} was killed by SIGKILL: the system ran out of memory"
     if code < 0:
         return f"rank {rank} was killed by {signal_name(-code)}"
     if code == errors.WRONG_SETTINGS:
-        return "its settings are wrong"
+        return last_words or f"rank {rank} ended with exit status {code} and no word"
+    if code == UNKNOWN:
+        return f"the process that ranks are forked from was killed, or rank {rank} ended with exit status {code}"
     return f"rank {rank} ended with exit status {code}"
 
 
 def not_started(error: BaseException) -> str:
     """Why a job failed whose processes could not be started."""
     return f"its processes could not be started: {error or 'what they are forked from was killed'}"
+
+
+def last_words(run_dir: Path, since: int) -> str:
+    """The last error in what the processes of a job printed; of a full disk, on which nothing is printed, that it is.
+
+    Args:
+        run_dir: of the job.
+        since: bytes that ``console.log`` had before they were started.
+    """
+    with suppress(OSError), (run_dir / CONSOLE).open("rb") as file:
+        file.seek(since)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+        if errors_found := [line for line in lines if line.startswith(ERROR)]:
+            return errors_found[-1].removeprefix(ERROR)
+    with suppress(OSError):
+        if DISK.free(run_dir) < LITTLE:
+            return f"it ended without a word, and {run_dir} has no room left"
+    return ""
+
+
+def printed(run_dir: Path) -> int:
+    """Bytes that the processes of a job printed so far."""
+    with suppress(OSError):
+        return (run_dir / CONSOLE).stat().st_size
+    return 0
 
 
 def leave_end(run_dir: Path, state: str, cause: str, rank: int = 0) -> None:

@@ -63,12 +63,16 @@ def shown(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """``text`` without quotes around it.
+    r"""``text`` without quotes around it, as Hydra reads it.
 
-    >>> [unquoted(text) for text in ("'a b'", '"a"', "a'", "'")]
-    ['a b', 'a', "a'", "'"]
+    >>> [unquoted(text) for text in ("'a b'", '"a"', "a'", "'", r"'it\'s'")]
+    ['a b', 'a', "a'", "'", "it's"]
     """
-    return QUOTED.sub(r"\2", text)
+    found = QUOTED.match(text)
+    if not found:
+        return text
+    quote, inside = found.groups()  # of backslashes, only those before a quote are doubled
+    return re.sub(rf"(\\*)\1(\\?)({quote}|$)", r"\1\3", inside)
 
 
 def cut(text: str, width: int) -> str:

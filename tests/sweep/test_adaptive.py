@@ -143,13 +143,24 @@ def test_a_sweep_that_is_over_may_get_more_trials(tmp_path):
     assert [job.number for job in again.started] == [3, 4]
 
 
-def test_what_failed_and_what_has_no_value_counts_as_a_trial_that_failed(tmp_path, caplog):
+def test_what_has_no_value_counts_as_a_trial_that_failed_and_what_failed_runs_again(tmp_path, caplog):
     ends = [FINISHED, FAILED, STOPPED, FINISHED]
     launcher = FormulaLauncher(tmp_path, ends_as=lambda number: ends[number])
     sweep(launcher, X, n_trials=4)
-    assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
+    assert states(tmp_path) == ["COMPLETE", "RUNNING", "FAIL", "COMPLETE"]
     assert "job 2 ended with sweep.metric=-loss no number: its trial counts as failed" in caplog.text
     assert len(launcher.started) == 4
+    again = FormulaLauncher(tmp_path, ledger=launcher.ledger)
+    sweep(again, X, n_trials=4)
+    assert [(job.number, job.overrides) for job in again.started] == [(1, launcher.started[1].overrides)]
+    assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_a_disk_without_room_for_the_best_trial_ends_nothing(tmp_path, caplog):
+    (tmp_path / "optimization_results.yaml").mkdir()
+    assert len(sweep(FormulaLauncher(tmp_path), X, n_trials=2)) == 2
+    assert "optimization_results.yaml cannot be written to" in caplog.text
+    assert not list(tmp_path.glob(".optimization*"))
 
 
 def test_what_was_preempted_is_given_out_again_another_time(tmp_path):

@@ -33,6 +33,7 @@ REFUSED = {
     "hydra/sweeper=optuna sweep.metric=accuracy": "hydra/sweeper=optuna: nothing is searched; give a setting",
     "seed=1,2 hydra.sweep.subdir=same": "job 1 (experiment=tiny seed=2): hydra.sweep.subdir gives it the folder of",
     "seed=1 hydra.sweep.subdir=.": "hydra.sweep.subdir gives it the folder of the sweep, ",
+    f"seed=1,2 hydra.sweep.subdir=a/${{seed}}{'x' * 260}": "whose name has 261 bytes, which the file system does not",
     "sweep.metric=accuracy,-loss": "accuracy,-loss: all jobs of a sweep share sweep.metric; give one value",
     "mode=train,plan": "job 1: mode=plan runs nothing; give the whole sweep mode=plan",
     "launch.nodes=2 launch.rdzv_endpoint=a:1": "launch.nodes=2: a sweep started with python stays on its machine",

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.files import DISK
 from launcher.observe.status import Status, read_status
 from launcher.processes.signals import Terminated, Wish
 from launcher.sweep import engine
 from launcher.sweep.halt import GONE, LauncherGoneError
-from launcher.sweep.outcome import cause_of
+from launcher.sweep.outcome import cause_of, last_words, printed
 from launcher.sweep.plugin import Listed
 from launcher.sweep.pool import Pool
 from tests.sweep.fakes import FakeCrew, after, engine_of, job_of
@@ -189,7 +190,7 @@ def test_what_was_said_before_a_job_started_is_not_its_end(tmp_path, said):
     swept = engine_of(tmp_path, crew)
     swept.run(Listed(job_of(tmp_path, n) for n in range(2)))
     assert [(record.state, record.cause) for record in swept.ledger.records] == [
-        ("failed", "its settings are wrong"),
+        ("failed", "rank 0 ended with exit status 2 and no word"),
         ("finished", ""),  # it had nothing more to do
     ]
 
@@ -319,7 +320,14 @@ def test_a_job_that_is_not_worth_it_is_ended(tmp_path):
         (None, {0: -9}, 0, "rank 0 was killed by SIGKILL"),
         (None, {0: -9}, 1, "rank 0 was killed by SIGKILL: the system ran out of memory"),
         (None, {0: 3}, 0, "rank 0 ended with exit status 3"),
-        (None, {0: 2}, 0, "its settings are wrong"),
+        (None, {0: 2}, 0, "rank 0 ended with exit status 2 and no word"),
+        (
+            None,
+            {1: 255},
+            0,
+            "the process that ranks are forked from was killed, or rank 1 ended with exit status 255",
+        ),
+        ((0, "MemoryError", ""), {0: 1}, 0, "rank 0: MemoryError"),
         (None, {0: 0}, 0, "its processes ended before the run did"),
         ((1, "ValueError", "first\nsecond"), {0: 1, 1: 1}, 0, "rank 1: ValueError: first"),
         ((1, "RankLost", "is gone"), {0: 1, 1: -11}, 0, "rank 1 was killed by SIGSEGV"),
@@ -331,3 +339,16 @@ def test_the_cause_is_what_ended_first(error, statuses, killed, cause):
     status = Status(error=dict(zip(("rank", "type", "message"), error, strict=True)) if error else None)
     failed = [(rank, code) for rank, code in statuses.items() if code]
     assert cause_of(status, statuses, failed[0] if failed else None, killed) == cause
+
+
+def test_the_last_words_of_a_job_are_the_last_error_that_this_start_printed(tmp_path, monkeypatch):
+    console = tmp_path / "console.log"
+    assert (printed(tmp_path), last_words(tmp_path, 0)) == (0, "")
+    console.write_text("error: of before\n")
+    before = printed(tmp_path)
+    assert last_words(tmp_path, before) == ""
+    monkeypatch.setattr(DISK, "free", lambda _: 0)
+    assert last_words(tmp_path, before) == f"it ended without a word, and {tmp_path} has no room left"
+    console.write_text("error: of before\nerror: seed=x is none\nerror: seed=y is none\n       the rest\n")
+    assert last_words(tmp_path, before) == "seed=y is none"
+    assert cause_of(Status(), {0: 2}, (0, 2), 0, "seed=y is none") == "seed=y is none"

@@ -2,14 +2,18 @@
 
 import csv
 import io
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.sweep.carried import write_results
 from launcher.sweep.jobs import FAILED, FINISHED, PREEMPTED, PRUNED, RUNNING, STOPPED, WAITING, Record
+from launcher.sweep.ledger import Definition, Ledger
 from launcher.sweep.parameters import apart, parameters, value_of, varying
 from launcher.sweep.results import best, ranked, summary, to_csv
 from launcher.sweep.words import cut
@@ -206,3 +210,13 @@ def test_the_word_about_the_best(jobs, metric, right):
 )
 def test_texts_are_cut_in_the_middle(text, width, right):
     assert cut(text, width) == right
+
+
+def test_what_cannot_be_written_is_said_and_the_rest_is(tmp_path):
+    records = [finished(0, "lr=0.1", 0.9), replace(finished(1, "lr=0.2", 0.8), folder="x" * 300)]
+    ledger = Ledger(tmp_path, Definition((), {}, None), records)
+    (tmp_path / "results.csv").mkdir()
+    lacks = write_results(ledger, "finished", None)
+    assert [text.partition(" cannot")[0] for text in lacks] == ["results.csv", "the HPARAMS page"]
+    assert json.loads((tmp_path / "sweep.json").read_text())["state"] == "finished"
+    assert [path.name for path in tmp_path.glob(".*")] == []
