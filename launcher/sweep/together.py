@@ -160,19 +160,27 @@ class Everyone:
     size: int
     own: Ranks
     ended: dict[int, int] = field(default_factory=dict)
+    alone: bool = False
 
     def statuses(self) -> dict[int, int]:
         """Exit statuses of the ranks that have ended; of those that nobody can report any more, that of the own one."""
         own = self.own.statuses()
         self.ended.update(own)
+        if not self.alone:
+            self._hear()
+        if self.alone:
+            self.ended.update({rank: status for status in own.values() for rank in range(self.size)})
+        return self.ended
+
+    def _hear(self) -> None:
+        """What the others report, as long as they can; each time that a store is asked that is gone, it says so."""
         try:
             for rank in range(self.size):
                 status = None if rank in self.ended else self.channel.reported(rank)
                 if status is not None:
                     self.ended[rank] = status
         except dist.DistError:  # who keeps the store is gone, after which all of them keep a checkpoint and end
-            self.ended.update({rank: status for status in own.values() for rank in range(self.size)})
-        return self.ended
+            self.alone = True
 
     def tell(self, number: int) -> None:
         """Send a signal to the ranks that run."""
