@@ -134,7 +134,7 @@ def gone(pulses: Sequence[Pulse]) -> Culprit | None:
     for pulse in pulses:
         if pulse.state == WORKS and pulse.is_gone:
             how = ended(pulse.exit_status)
-            return Culprit(pulse.rank, LOST, f"rank {pulse.rank} {how}; its rank_{pulse.rank}.log may tell more")
+            return Culprit(pulse.rank, LOST, f"rank {pulse.rank} {how}")
     return None
 
 

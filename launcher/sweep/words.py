@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
@@ -76,11 +77,16 @@ def unquoted(text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in ``width`` columns of a terminal at most, cut in the middle.
+    """``text`` in ``width`` columns of a terminal at most, cut in the middle; a number is rounded to four digits.
 
     >>> [cut("data/first/images", width) for width in (17, 12, 7, 2)]
     ['data/first/images', 'data/...ages', 'da...es', 'da']
+    >>> cut("0.0017834075", 9)
+    '0.001783'
     """
+    if cell_len(text) > width:
+        with suppress(ValueError):
+            text = f"{float(text):.4g}"
     if cell_len(text) <= width:
         return text
     room = width - len(GAP)

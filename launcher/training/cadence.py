@@ -47,7 +47,7 @@ def in_words(checkpoint: CheckpointConfig) -> str:
     """When checkpoints are taken, and which of them stay.
 
     >>> in_words(CheckpointConfig())
-    "as often as costs least (Young's interval), the newest 2 stay, written beside training"
+    "after 10 s, then as often as costs least, the newest 2 stay, written beside training"
     >>> in_words(CheckpointConfig(every_steps=50, every_seconds=60, keep=1, keep_best="-loss"))
     'every 50 steps and halfway between, every 60 s, the newest 1 and the best by -loss stay, written beside training'
     """
@@ -56,7 +56,7 @@ def in_words(checkpoint: CheckpointConfig) -> str:
     when = [
         *([f"{steps}{' and halfway between' * cadence.beside}"] if cadence.every else []),
         *([f"every {checkpoint.every_seconds:g} s"] if checkpoint.every_seconds else []),
-        *(["as often as costs least (Young's interval)"] if checkpoint.by_cost else []),
+        *(["after 10 s, then as often as costs least"] if checkpoint.by_cost else []),
     ]
     best = f" and the best by {checkpoint.keep_best}" if checkpoint.keep_best else ""
     how = "beside training" if cadence.beside else "while training waits"

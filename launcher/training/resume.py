@@ -86,7 +86,7 @@ class Resumed:
                 f"{type(error).__name__}: {first_line(error)}"
             ) from error
         if self.says and (changes := identity.changes(facts.identity, about["identity"])):
-            log.info("note: resumed under another identity: %s: the same rows, but not the same bits", changes)
+            log.info("note: other than before: %s: the same rows, but not the same bits", changes)
         if self.says and (stretch := stretched(facts.scheduler, about["scheduler"])):
             log.info("note: %s: from here on the learning rate is that of the new length", stretch)
         done = Done(facts.step, facts.epoch, facts.rows)

@@ -39,7 +39,7 @@ def test_the_start_shows_the_plan_with_its_arithmetic(tmp_path):
         "epoch            26 rows = 2 x 10 + 6: 2 steps\n"
         "tail             drop: rows left out of every epoch: 6\n"
         "devices          3 ranks on cpu, 1 thread each\n"
-        "checkpoints      as often as costs least (Young's interval), the newest 2 stay, written beside training\n"
+        "checkpoints      after 10 s, then as often as costs least, the newest 2 stay, written beside training\n"
         f"run folder       {tmp_path}/run\n"
     )
 
@@ -84,7 +84,7 @@ def test_the_plan_shows_each_rank_and_the_steps_of_the_run(tmp_path):
         "  rank 3         1 + 1 rows\n"
         "run              2 epochs, 6 steps\n"
         "devices          4 on cpu, 1 thread each\n"
-        "checkpoints      as often as costs least (Young's interval), the newest 2 stay, written beside training\n"
+        "checkpoints      after 10 s, then as often as costs least, the newest 2 stay, written beside training\n"
         f"run folder       {tmp_path}/run\n"
         "mode=plan: nothing was started, nothing was written\n"
     )

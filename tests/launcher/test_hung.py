@@ -101,14 +101,14 @@ def test_a_process_of_this_machine_that_has_ended_is_seen_at_once():
         os._exit(0)
     os.waitpid(child, 0)
     ended = replace(me, rank=1, process=child)
-    message = "rank 1 ended without a word (killed, or out of memory?); its rank_1.log may tell more"
+    message = "rank 1 ended without a word (killed, or out of memory?)"
     assert gone([me, ended]) == Culprit(1, "RankLost", message)
     killed = os.fork()
     if not killed:
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
     assert was_killed(killed)
-    assert gone([replace(ended, process=killed)]).message.startswith("rank 1 was killed by SIGKILL; its rank_1.log may")
+    assert gone([replace(ended, process=killed)]).message == "rank 1 was killed by SIGKILL"
     os.waitpid(killed, 0)
     assert not was_killed(killed)
     assert gone([me, replace(ended, machine="another"), replace(ended, state=APART)]) is None

@@ -86,7 +86,7 @@ def test_as_many_ranks_continue_to_the_same_bits_and_others_on_the_same_rows(tmp
     other = launch(tmp_path / "other", 1, *words)
     assert other.status == 0, other.error
     assert ledger(two.folder, 2)[:2] + middle + ledger(other.folder, 1) == ledger(one.folder, 1)
-    assert "note: resumed under another identity: ranks 3 -> 1: the same rows, but not the same bits\n" in other.output
+    assert "note: other than before: ranks 3 -> 1: the same rows, but not the same bits\n" in other.output
 
 
 def test_in_exact_mode_any_number_of_ranks_continues_to_the_same_bits(tmp_path):

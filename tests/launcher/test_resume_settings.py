@@ -195,7 +195,7 @@ def test_the_identity_of_a_run_is_kept_and_what_changed_is_said(tmp_path):
     here, there = in_turn(Line(tmp_path / "here", SURVIVOR), Line(tmp_path / "there", SURVIVOR, elsewhere))
     assert json.loads((here.run_dir / "identity.json").read_text())["torch"] == torch.__version__
     assert (
-        f"note: resumed under another identity: torch 2.13.0 -> {torch.__version__}, threads per rank 2 -> 1: the same "
+        f"note: other than before: torch 2.13.0 -> {torch.__version__}, threads per rank 2 -> 1: the same "
         "rows, but not the same bits\n"
     ) in there.output
     assert there.state["weights_sha256"] == here.state["weights_sha256"]
