@@ -47,7 +47,7 @@ def in_words(checkpoint: CheckpointConfig) -> str:
     """When checkpoints are taken, and which of them stay.
 
     >>> in_words(CheckpointConfig())
-    "after 10 s, then as often as costs least, the newest 2 stay, written beside training"
+    'after 10 s, then as often as costs least, the newest 2 stay, written beside training'
     >>> in_words(CheckpointConfig(every_steps=50, every_seconds=60, keep=1, keep_best="-loss"))
     'every 50 steps and halfway between, every 60 s, the newest 1 and the best by -loss stay, written beside training'
     """
