@@ -110,9 +110,14 @@ def _begin(run: RunConfig, folder: Path, command: str, rank: Rank) -> None:
     from launcher.configure.given import NAME  # noqa: PLC0415
     from launcher.configure.run_folder import CONFIG, to_yaml  # noqa: PLC0415
 
-    (folder / NAME).write_text(command, encoding="utf-8")
-    (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
-    write_status(folder, Status(world_size=rank.world_size, restarts=rank.attempt))
+    try:
+        (folder / NAME).write_text(command, encoding="utf-8")
+        (folder / CONFIG).write_text(to_yaml(run), encoding="utf-8")
+        write_status(folder, Status(world_size=rank.world_size, restarts=rank.attempt))
+    except OSError as error:
+        for name in (CONFIG, NAME):  # the next start begins anew
+            (folder / name).unlink(missing_ok=True)
+        raise SettingsError(f"hydra.run.dir={folder} cannot be written: {error.strerror or error}") from error
 
 
 def _ordered(line: CommandLine, words: list[str], rank: Rank, signals: Signals, held: ExitStack) -> Instructions:

@@ -102,8 +102,11 @@ def without_password(text: str) -> str:
 
     >>> without_password("hydra.sweeper.storage=postgresql://me:secret@host/db")
     'hydra.sweeper.storage=postgresql://me:***@host/db'
+    >>> without_password("vars.db=mysql://me:p@ss@host/db?password=secret&ssl=1")
+    'vars.db=mysql://me:***@host/db?password=***&ssl=1'
     """
-    return re.sub(r"(\w://[^\s/:@]*:)[^\s/@]+@", r"\1***@", text)
+    text = re.sub(r"(\w://[^\s/:@]*:)[^\s/]+@", r"\1***@", text)
+    return re.sub(r"([?&](?:password|passwd|pwd)=)[^\s&'\"]+", r"\1***", text, flags=re.IGNORECASE)
 
 
 class _Parser(argparse.ArgumentParser):

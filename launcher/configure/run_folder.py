@@ -114,8 +114,9 @@ def to_yaml(run: RunConfig) -> str:
 def _check_no_file(path: Path) -> None:
     if path.is_file():
         raise SettingsError(f"hydra.run.dir={path} is a file; give a folder")
-    if path.is_symlink() and not path.exists():
-        raise SettingsError(f"hydra.run.dir={path} is a link to {path.readlink()}, which is not there; give a folder")
+    link = next((part for part in (path, *path.parents) if part.is_symlink() and not part.exists()), None)
+    if link is not None:
+        raise _cannot_be_used(path, f"{link} is a link to {link.readlink()}, which is not there")
 
 
 def _holds_a_run(path: Path) -> SettingsError:

@@ -13,6 +13,7 @@ TERA = 1e12
 # Peaks of matrix products without sparsity, from the makers' data sheets; float32 as TF32 where the device has it,
 # which convolutions take by default. The first name whose words are all in that of the device counts.
 PEAKS: Mapping[str, Mapping[str, float]] = {
+    "H200 NVL": {"bf16": 835.5, "fp16": 835.5, "fp32": 417.5},
     "H200": {"bf16": 989.4, "fp16": 989.4, "fp32": 494.7},
     "H100 PCIe": {"bf16": 756.0, "fp16": 756.0, "fp32": 378.0},
     "H100 NVL": {"bf16": 835.0, "fp16": 835.0, "fp32": 417.5},
@@ -54,10 +55,12 @@ def peak_of(name: str, precision: str) -> float | None:
 
     >>> peak_of("NVIDIA H100 80GB HBM3", "bf16"), peak_of("NVIDIA H100 PCIe", "fp32")
     (989400000000000.0, 378000000000000.0)
-    >>> peak_of("Tesla V100-SXM2-16GB", "bf16"), peak_of("Radeon", "fp32")
-    (None, None)
+    >>> peak_of("Tesla V100-SXM2-16GB", "bf16"), peak_of("Radeon", "fp32"), peak_of("H100 MIG 1g.10gb", "bf16")
+    (None, None, None)
     """
     words = name.replace("-", " ").split()
+    if "MIG" in words:  # a part of a device, of which the name does not tell how large it is
+        return None
     found = next((peaks for known, peaks in PEAKS.items() if _is_part(known.split(), words)), {})
     return found[precision] * TERA if precision in found else None
 

@@ -44,7 +44,7 @@ def as_a_job(line: CommandLine, composed: Composed, rank: Rank) -> str:
     run = in_a_job(composed.run, rank)
     first = first_rank(run.launch, rank)
     for_now, notes = for_devices(run, first.world_size)
-    continues = run.mode != "evaluate" and run.checkpoint.resume == "auto"
+    continues = run.mode in ("train", "plan") and run.checkpoint.resume == "auto"
     notes += continued(run, composed.run_dir) if continues else []
     if run.mode == "plan":
         check_run_folder(composed.run_dir, composed.run_dir_is_new, continues)

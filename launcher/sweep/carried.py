@@ -99,7 +99,7 @@ class Carried:
         """Write the results and tell of them; returns the exit status."""
         records, shown = self.engine.ledger.records, from_here(self.sweep_dir)
         state, status = _end_of(records, preempted=self.engine.signals.wish is not None)
-        if self.engine.halted:
+        if self.engine.halted and status != errors.PREEMPTED:
             state, status = "failed", errors.FAILED
         found = best(records, self.metric)
         command = self.composer.command_of(found.overrides) if found else None

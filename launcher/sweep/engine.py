@@ -285,7 +285,8 @@ class Engine:
                     return
             except (*NOT_STARTED, LauncherGoneError) as error:
                 source.halted = source.halted or why_none_can_start(error, running.job.run_dir)
-                state, cause = (PREEMPTED, "") if source.halted else (state, f"it could not be started again: {error}")
+                cause = f"{cause}; it could not be started again: {error}"
+                state = PREEMPTED if source.halted else state
         self._running.remove(running)
         self.crew.give_back(running.devices)
         record = _with(running.record, status, time.monotonic() - running.began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ from launcher.sweep.jobs import CONSOLE, FAILED, FINISHED, PREEMPTED, PRUNED, RU
 ERROR = "error: "
 LITTLE = 2**16
 """Bytes of room on a disk that count as none."""
+LAST_BYTES = 2**16
+"""Bytes at the end of what a job printed that are looked through."""
 UNKNOWN = 255
 """What multiprocessing gives out for the exit status of a process that it lost sight of."""
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
@@ -101,7 +104,7 @@ def last_words(run_dir: Path, since: int) -> str:
         since: bytes that ``console.log`` had before they were started.
     """
     with suppress(OSError), (run_dir / CONSOLE).open("rb") as file:
-        file.seek(since)
+        file.seek(max(since, file.seek(0, os.SEEK_END) - LAST_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()
         if errors_found := [line for line in lines if line.startswith(ERROR)]:
             return errors_found[-1].removeprefix(ERROR)

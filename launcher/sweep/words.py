@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
@@ -14,6 +13,7 @@ from launcher.sweep.jobs import DONE, FAILED, FINISHED, PREEMPTED, PRUNED, RUNNI
 
 STATES = (FINISHED, STOPPED, PRUNED, FAILED, PREEMPTED, RUNNING, WAITING)
 GAP = "..."
+DECIMAL = re.compile(r"-?\d*\.\d+(e[+-]?\d+)?")
 QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
 
 
@@ -77,16 +77,15 @@ def unquoted(text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in ``width`` columns of a terminal at most, cut in the middle; a number is rounded to four digits.
+    """``text`` in ``width`` columns of a terminal at most, cut in the middle; a decimal number is rounded.
 
     >>> [cut("data/first/images", width) for width in (17, 12, 7, 2)]
     ['data/first/images', 'data/...ages', 'da...es', 'da']
-    >>> cut("0.0017834075", 9)
-    '0.001783'
+    >>> cut("0.0017834075", 9), cut("20261201123456", 9)
+    ('0.001783', '202...456')
     """
-    if cell_len(text) > width:
-        with suppress(ValueError):
-            text = f"{float(text):.4g}"
+    if cell_len(text) > width and DECIMAL.fullmatch(text):
+        text = f"{float(text):.4g}"
     if cell_len(text) <= width:
         return text
     room = width - len(GAP)

@@ -96,9 +96,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for the length of the block; afterwards each layer is back in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    yield
-    for module, training in modes:
-        module.training = training
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @dataclass

@@ -83,19 +83,20 @@ def gradients_are_finite(model: nn.Module) -> bool:
     return all(_are_finite(gradients, device) for (device, _), gradients in kinds.items())
 
 
-def check_weights(model: nn.Module, newest: str | None) -> None:
+def check_weights(model: nn.Module, newest: Callable[[], str | None]) -> None:
     """Refuse to keep weights that are not finite: nothing good comes of them any more.
 
     Args:
         model: not wrapped; its weights are the same on all ranks.
-        newest: the checkpoint that was kept last.
+        newest: gives the checkpoint that was kept last.
 
     Raises:
         NonFiniteError: on every rank, naming the first such parameter.
     """
     bad = next((name for name, p in model.named_parameters() if p.requires_grad and not p.isfinite().all()), None)
     if bad is not None:
-        kept = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
+        found = newest()
+        kept = f"the newest checkpoint is {found}" if found else "there is no checkpoint"
         raise NonFiniteError(
             f"the weights are not finite any more, first of all in {bad}, although the gradients were: they are not "
             f"kept, and {kept}; lower optimizer.lr or set trainer.clip_norm"

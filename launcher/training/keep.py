@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,7 @@ class Keeper:
             SettingsError: where the one before could not be written and ``on_error`` is stop.
             NonFiniteError: where the weights are not finite.
         """
-        check_weights(self.model, next((folder.name for folder in store.generations(self.root)), None))
+        check_weights(self.model, self._newest)
         self.stepper.reduction.combine_buffers()
         losses = now.window.of_all_ranks()
         if self.writer is None:
@@ -195,6 +195,13 @@ class Keeper:
             self.settle(patience_s=LAST_WORDS_S)
         except Exception as error:  # noqa: BLE001 - the run ends by another one
             log.warning("%s", error)
+
+    def _newest(self) -> str | None:
+        """The checkpoint that was kept last, once the one that is being written is."""
+        self.settle()
+        with suppress(OSError):
+            return next((folder.name for folder in store.generations(self.root)), None)
+        return None
 
     def _snapshots(self, copy: Callable[[Tensor], Tensor], **more: Any) -> Snapshots:
         """All that is kept, as it is now; ``more`` belongs to the state of training.

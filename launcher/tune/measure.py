@@ -180,8 +180,8 @@ def _try(order: Order, found: Found) -> None:
         check_enough(found.train_rows, order.rows)
         plan = BatchPlan(order.rows * order.micro_batches, 1, 1, order.rows, order.grain)
         stepper = stepper_of(run, 0, device, plan, parts, SCHEDULED, as_of_several=order.several)
-        # Steps with the same rows again and again tell nothing of how a run ends.
-        stepper = replace(stepper, finite=FiniteSteps(stepper.finite.skips, most_in_a_row=SCHEDULED))
+        # Steps with the same rows again and again tell nothing of how a run ends, should they diverge.
+        stepper = replace(stepper, finite=FiniteSteps(skips=True, most_in_a_row=SCHEDULED))
         batch = _first_rows(run, device, parts.train, "data.train", order.rows)
         found.step_s = _timed_steps(order, stepper, batch)
         found.evaluate_s = _timed_evaluation(order, parts, run)
@@ -220,7 +220,7 @@ def _timed_steps(order: Order, stepper: Stepper, batch: Any) -> tuple[float, ...
 def _timed_evaluation(order: Order, parts: Parts, run: RunConfig) -> float | None:
     if parts.test is None:
         return None
-    batch = _first_rows(run, order.device, parts.test, "data.test", order.rows)
+    batch = _first_rows(run, order.device, parts.test, "data.test", min(order.rows, run.data.evaluate_batch))
     evaluator = Evaluator(parts.task, parts.metrics, compute_of(run, order.device))
     return _seconds(order.device, lambda: evaluator.evaluate(parts.model, [batch]))
 

@@ -17,9 +17,10 @@ KIB = 1024
 M_ARENA_MAX = -8
 OUT = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|unable to allocate|std::bad_alloc|bad allocation"
-    r"|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)"
+    r"|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED|NOT_(SUPPORTED|INITIALIZED))"
     r"|unable to find an engine to execute this computation|failed to CUDA (calloc|malloc)|cuda malloc failed"
-    r"|could not create a (primitive|memory object)|can't start new thread|unable to mmap|CUDA_ERROR_OUT_OF_MEMORY",
+    r"|could not create a (primitive|memory object)|can't start new thread|unable to mmap|failed to map segment"
+    r"|CUDA_ERROR_OUT_OF_MEMORY",
     re.IGNORECASE,
 )
 """What libraries say that found no memory; cuBLAS and cuDNN have no memory for their handles and workspaces."""
@@ -36,7 +37,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     while True:
         if isinstance(error, MemoryError | torch.OutOfMemoryError):
             return True
-        if isinstance(error, RuntimeError | OSError) and OUT.search(str(error)):
+        if isinstance(error, RuntimeError | OSError | ImportError) and OUT.search(str(error)):
             return True
         cause = error.__cause__ or error.__context__
         if cause is None:

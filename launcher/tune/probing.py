@@ -79,13 +79,15 @@ def attempt(order: Order, context: RankContext, timeout_s: float, *, smaller_ran
     try:
         return apart(measure, order, context, timeout_s, children)
     except TimeoutError as error:
+        if error.__cause__ is not None:  # it was raised in the process
+            raise
         less = f", or set tune.max_rows below {order.rows}" if smaller_ran else ""
         raise SettingsError(
             f"trying a micro-batch of {rows} on {name} took longer than tune.timeout_s={timeout_s:g}; raise it{less}"
         ) from error
     except RankError as error:
-        status = children[0].exitcode
-        if died_of_memory(status, smaller_ran=smaller_ran):
+        status, answered = children[0].exitcode, error.__cause__ is not None
+        if not answered and died_of_memory(status, smaller_ran=smaller_ran):
             return Measured.none(f"its process {ended(status)}", order.available_bytes)
         raise PlainError(f"trying a micro-batch of {rows} failed, and not for lack of memory: {error}") from error
 

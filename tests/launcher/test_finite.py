@@ -53,15 +53,15 @@ def test_steps_are_left_out_as_long_as_they_are_few():
 
 def test_weights_that_are_not_finite_are_named():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    check_weights(model, "step_00000003")
+    check_weights(model, lambda: "step_00000003")
     model[1].bias.requires_grad_(requires_grad=False)[0] = -math.inf  # a mask
-    check_weights(model, "step_00000003")
+    check_weights(model, lambda: "step_00000003")
     with torch.no_grad():
         model[1].weight[0, 0] = math.inf
     with pytest.raises(
         NonFiniteError, match=r"in 1\.weight, .* the newest checkpoint is step_00000003; lower optimizer"
     ):
-        check_weights(model, "step_00000003")
+        check_weights(model, lambda: "step_00000003")
 
 
 def test_weights_that_are_not_finite_are_not_kept(tmp_path):
