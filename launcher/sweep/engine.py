@@ -130,6 +130,7 @@ class Engine:
     _next: Job | None = field(default=None, init=False)
     _failures: int = field(default=0, init=False)
     _unwritten: str = field(default="", init=False)
+    _untold: list[Record] = field(default_factory=list, init=False)
 
     def run(self, source: Source) -> None:
         """Run jobs until the source has no more, too many failed, or a signal asks for the end."""
@@ -319,8 +320,9 @@ class Engine:
         """A job is over; what is not written down is not told: both are to know the same when the sweep goes on."""
         self._failures += record.state == FAILED and record.same_as is None
         self._write(record)
-        if not self._unwritten:
-            source.tell(record)
+        self._untold.append(record)
+        while self._untold and not self._unwritten:
+            source.tell(self._untold.pop(0))
 
     def _write(self, record: Record) -> None:
         self.ledger.note(record)

@@ -14,6 +14,9 @@ from launcher.processes.errors import PlainError
 
 log = logging.getLogger(__name__)
 
+MOST_OVERFLOWS = 40
+"""Steps in a row that loss scaling may leave out; each halves the scale, which begins at 2**16."""
+
 
 class NonFiniteError(PlainError):
     """A loss, a gradient or a weight is infinite or not a number, and training on would be in vain."""
@@ -71,6 +74,20 @@ class FiniteSteps:
             )
         log.warning("step left out: %s", found)
         return False
+
+    def scaled(self, taken: bool) -> None:
+        """Count a step that loss scaling took or left out, which it decides alike on all ranks.
+
+        Raises:
+            NonFiniteError: on every rank, where it leaves out more than can be put down to the scale.
+        """
+        self.in_a_row = 0 if taken else self.in_a_row + 1
+        if self.in_a_row > MOST_OVERFLOWS:
+            raise NonFiniteError(
+                f"the gradient of {self.where()} is not finite, nor are those of the {MOST_OVERFLOWS} steps before it, "
+                "however small trainer.precision=fp16 scales the loss: it is not finite itself; look at those rows, or "
+                "set trainer.precision=bf16"
+            )
 
 
 def gradients_are_finite(model: nn.Module) -> bool:

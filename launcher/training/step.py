@@ -100,6 +100,8 @@ class Stepper:
         scale_gradients(self.model, factor / power_of_two(factor))
         may_step = self.compute.scaler.is_enabled() or self.finite.allow(self.model, sums)
         taken = may_step and self.compute.step(self.optimizer, self.model, self.clip_norm)
+        if self.compute.scaler.is_enabled():
+            self.finite.scaled(taken)
         if taken:
             self._move_on()
         else:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.training.finite import FiniteSteps, NonFiniteError, check_weights, gradients_are_finite
+from launcher.training.finite import MOST_OVERFLOWS, FiniteSteps, NonFiniteError, check_weights, gradients_are_finite
 from tests.launcher.command import TINY, launch
 
 LOSSES = [torch.tensor(1.0), torch.tensor(2.0)]
@@ -49,6 +49,20 @@ def test_steps_are_left_out_as_long_as_they_are_few():
     ):
         steps.allow(bad, LOSSES)
     assert (steps.skipped, steps.in_a_row) == (5, 3)
+
+
+def test_loss_scaling_does_not_leave_out_steps_for_ever():
+    steps = FiniteSteps(where=lambda: "step 99")
+    for _ in range(3):
+        for _ in range(MOST_OVERFLOWS):
+            steps.scaled(taken=False)
+        steps.scaled(taken=True)
+    for _ in range(MOST_OVERFLOWS):
+        steps.scaled(taken=False)
+    with pytest.raises(
+        NonFiniteError, match=r"step 99 is not finite, nor are those of the 40 steps before it, however"
+    ):
+        steps.scaled(taken=False)
 
 
 def test_weights_that_are_not_finite_are_named():

@@ -279,6 +279,22 @@ def test_what_is_not_written_down_is_not_told(tmp_path, monkeypatch):
     assert told == []
 
 
+def test_what_could_not_be_written_down_is_told_once_it_is(tmp_path, monkeypatch):
+    swept, told = engine_of(tmp_path, crew_of([[after(1)], [after(1)]])), []
+    write = swept.ledger.write
+
+    def full_for_a_while(state):
+        if [record.state for record in swept.ledger.records] == ["finished"]:
+            raise OSError(28, "No space left on device")
+        write(state)
+
+    monkeypatch.setattr(swept.ledger, "write", full_for_a_while)
+    source = Listed(job_of(tmp_path, number) for number in range(2))
+    source.tell = told.append
+    swept.run(source)
+    assert [(record.number, record.state) for record in told] == [(0, "finished"), (1, "finished")]
+
+
 def test_a_full_disk_is_said_once_and_ends_no_job(tmp_path, monkeypatch):
     swept = engine_of(tmp_path, crew_of([[after(1)]] * 3))
 
