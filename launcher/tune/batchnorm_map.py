@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from launcher.training.evaluate import evaluating
+
 FEW = 32
 """Values below which the variance that a layer divides by is off by 25 % and more."""
 
@@ -58,7 +60,7 @@ def values_per_row(model: nn.Module, forward: Callable[[], Any], rows: int) -> t
         Name and values; None where no BatchNorm layer takes part.
     """
     found: dict[str, float] = {}
-    with _noting(model, found), _evaluating(model), torch.no_grad():
+    with _noting(model, found), evaluating(model), torch.no_grad():
         forward()
     if not found:
         return None
@@ -84,14 +86,3 @@ def _noting(model: nn.Module, found: dict[str, float]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
